@@ -1,0 +1,603 @@
+"""Every event, command and wire message of Vertumnus. Imports nothing of ours.
+
+Four conversations, one section each:
+
+* node daemon ↔ prefill rank (a socketpair; msgpack frames)
+* node daemon ↔ decode rank (the same)
+* controller ↔ node: events in, commands out; ``control/controller.py`` maps one to the other
+* answers: what a gateway receives for one request, in order
+
+Token ids travel as little-endian u32 bytes, block hashes as 16-byte strings laid end to
+end; both are cheaper than lists by three orders of magnitude. ``(term, epoch)`` is the
+fencing token: a rank refuses a command older than the one it adopted.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+HASH_BYTES = 16
+
+
+class Message(msgspec.Struct, frozen=True, tag=True):
+    """Base of everything sent: frozen, and tagged with its class name on the wire."""
+
+
+class Sampling(msgspec.Struct, frozen=True):
+    """How tokens are drawn. ``temperature`` 0 is greedy; ``seed`` makes draws repeatable."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 0
+
+
+class ModelInfo(msgspec.Struct, frozen=True):
+    """Shape of the served model, as its checkpoint states it."""
+
+    name: str
+    architecture: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    vocab: int
+    context_tokens: int
+    norm_eps: float
+    rope_theta: float
+    tied_embeddings: bool
+    dtype: str  # compute and KV dtype: "float32" or "bfloat16"
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of K and V that one token keeps over all layers."""
+        itemsize = {"float32": 4, "bfloat16": 2}[self.dtype]
+        return 2 * self.layers * self.kv_heads * self.head_dim * itemsize
+
+
+# --- node daemon → host helper, host helper → node daemon --------------------------------
+
+
+class TensorSpec(msgspec.Struct, frozen=True):
+    """One weight tensor inside the shared weights file."""
+
+    name: str
+    shape: tuple[int, ...]
+    offset: int  # bytes from the start of the file
+
+
+class LoadModel(Message, frozen=True):
+    """Put the checkpoint at ``path`` into the shared file ``weights_fd`` as ``dtype``."""
+
+    path: str
+    name: str
+    dtype: str
+    weights_fd: int
+    host: str  # where the store listens
+
+
+class LoadProgress(Message, frozen=True):
+    loaded_bytes: int
+    total_bytes: int
+
+
+class Loaded(Message, frozen=True):
+    """Weights are in place and the store for the collectives listens on ``store_port``."""
+
+    model: ModelInfo
+    tensors: list[TensorSpec]
+    weights_bytes: int
+    store_port: int
+
+
+# --- node daemon → rank, both kinds -------------------------------------------------------
+
+
+class RankStart(Message, frozen=True):
+    """First message to a rank: everything it needs to map memory and join its groups.
+
+    ``kv_fds[i]`` is the KV pool file of prefill rank ``i`` of this host and
+    ``exchange_fds[i]`` its exchange area; a rank maps all of them and writes its own pool only.
+    ``generation`` is new whenever the ranks of its lattice root are restarted; it prefixes the
+    names of their groups in the store.
+    """
+
+    rank: int
+    kind: str  # "prefill" or "decode"
+    incarnation: int
+    generation: str
+    model: ModelInfo
+    tensors: list[TensorSpec]
+    weights_fd: int
+    store_host: str
+    store_port: int
+    cp_degrees: tuple[int, ...]
+    home_ranks: int
+    block_tokens: int
+    kv_blocks: int  # pool capacity of one prefill rank
+    kv_fds: tuple[int, ...]
+    exchange_fds: tuple[int, ...]
+    exchange_tokens: int
+    own_kv_fd: int  # a decode rank's own pool; -1 for prefill ranks
+    own_kv_blocks: int
+    core: int  # cpu to pin to, -1 for none
+    collective_timeout_s: float
+
+
+class Ready(Message, frozen=True):
+    """The rank mapped its memory, created and warmed its groups."""
+
+    rank: int
+    incarnation: int
+    pid: int
+    attention: str  # name of the attention implementation chosen at start
+
+
+class RankFault(Message, frozen=True):
+    """The rank cannot go on (a collective failed, its start failed); it ends after this."""
+
+    rank: int
+    reason: str
+
+
+# --- node daemon → prefill rank ------------------------------------------------------------
+
+
+class Adopt(Message, frozen=True):
+    """Use the group of ``degree`` ranks starting at ``base`` for steps of ``epoch``."""
+
+    term: int
+    epoch: int
+    degree: int
+    base: int
+
+
+class Reserve(Message, frozen=True):
+    """Pin the cached blocks of a chain and set room aside for the rest, in one home.
+
+    Sent to every rank of the home; each looks after the blocks it owns (``kv layout`` in
+    ``rank/layout.py``). ``chain`` holds the hashes of the complete blocks; ``blocks`` also counts
+    the partial tail. At most ``max_cached`` leading blocks may be used from cache: at least one
+    token is always computed.
+    """
+
+    term: int
+    epoch: int
+    request: str
+    chain: bytes
+    blocks: int
+    max_cached: int
+    home_base: int
+    keep: bool  # publish the chain's blocks when the prefill ends
+
+
+class Begin(Message, frozen=True):
+    """Job description of one prefill; its steps follow.
+
+    ``tokens`` are the uncached ones; ``block_ids`` (u32) has one pool index for every block of the
+    chain, cached ones first, each in the pool of the rank that owns the block.
+    """
+
+    term: int
+    epoch: int
+    request: str
+    tokens: bytes
+    cached_tokens: int
+    block_ids: bytes
+    home_base: int
+    rotation: int
+    sampling: Sampling
+    position: int  # index of the first token to be drawn in the answer; seeds its draw
+
+
+class Step(Message, frozen=True):
+    """Run layers ``first_layer`` … ``last_layer - 1`` of one request. ``seq`` rises by one."""
+
+    term: int
+    epoch: int
+    seq: int
+    request: str
+    first_layer: int
+    last_layer: int
+
+
+class Discard(Message, frozen=True):
+    """Forget the request's hidden states; in order with its steps."""
+
+    term: int
+    epoch: int
+    request: str
+
+
+class Release(Message, frozen=True):
+    """Unpin the request's blocks; those never published become free."""
+
+    request: str
+
+
+# --- prefill rank → node daemon --------------------------------------------------------------
+
+
+class Adopted(Message, frozen=True):
+    rank: int
+    term: int
+    epoch: int
+    degree: int
+
+
+class Reserved(Message, frozen=True):
+    """``first_missing``: index of the first block this rank owns and does not hold (≥ ``blocks`` if
+    none). ``block_ids`` (u32): pool index of each owned block of the chain, in order."""
+
+    rank: int
+    epoch: int
+    request: str
+    first_missing: int
+    block_ids: bytes
+
+
+class ReserveFailed(Message, frozen=True):
+    """The rank's pool has no room: ``needed_blocks`` against ``free_blocks``. Nothing is pinned."""
+
+    rank: int
+    epoch: int
+    request: str
+    needed_blocks: int
+    free_blocks: int
+
+
+class StepDone(Message, frozen=True):
+    """``first_token`` is −1 except from the rank that drew it, at the request's last step."""
+
+    rank: int
+    epoch: int
+    seq: int
+    request: str
+    elapsed_s: float
+    first_token: int = -1
+
+
+class StepFailed(Message, frozen=True):
+    """This request failed on this rank (out of memory, say); others are untouched."""
+
+    rank: int
+    epoch: int
+    seq: int
+    request: str
+    reason: str
+
+
+class Refused(Message, frozen=True):
+    """A command was older than the adopted (term, epoch), or of an unknown group."""
+
+    rank: int
+    term: int
+    epoch: int
+    command: str
+
+
+class BlocksChanged(Message, frozen=True):
+    """What the rank's pool holds changed. ``version`` rises by one; a gap asks for a resync.
+
+    ``stored``: (parent hash, block hash) pairs laid end to end, 32 bytes each, parents first; the
+    parent of a first block is 16 zero bytes. ``evicted``: block hashes.
+    """
+
+    rank: int
+    version: int
+    stored: bytes
+    evicted: bytes
+    cached_blocks: int
+    pinned_blocks: int
+    free_blocks: int
+
+
+# --- node daemon ↔ decode rank -----------------------------------------------------------------
+
+
+class Open(Message, frozen=True):
+    """Set ``blocks`` KV blocks aside for a request about to be prefilled."""
+
+    request: str
+    blocks: int
+    sampling: Sampling
+    stop_tokens: tuple[int, ...]
+
+
+class Pull(Message, frozen=True):
+    """Copy layers ``first_layer`` … ``last_layer - 1`` of the chain from the home's pools.
+
+    Source blocks are pinned until the copy is acknowledged by ``Pulled``.
+    """
+
+    request: str
+    first_layer: int
+    last_layer: int
+    block_ids: bytes
+    home_base: int
+    rotation: int
+
+
+class Generate(Message, frozen=True):
+    """The KV is complete: continue after ``first_token``, which stands at ``input_tokens``.
+
+    ``position`` is the answer index of ``first_token``; at most ``max_new_tokens`` further tokens.
+    """
+
+    request: str
+    first_token: int
+    input_tokens: int
+    position: int
+    max_new_tokens: int
+
+
+class Close(Message, frozen=True):
+    """Stop the request, wherever it is, and free its blocks. Repeats are ignored."""
+
+    request: str
+
+
+class Pulled(Message, frozen=True):
+    rank: int
+    request: str
+    last_layer: int
+    kv_bytes: int
+    elapsed_s: float
+
+
+class Drawn(Message, frozen=True):
+    """One decode iteration: for each running request the token drawn and why it ended, if it did."""
+
+    rank: int
+    requests: tuple[str, ...]
+    tokens: tuple[int, ...]
+    finished: tuple[str, ...]  # "", "stop" or "length"
+
+
+class DecodeFailed(Message, frozen=True):
+    rank: int
+    request: str
+    reason: str
+
+
+class Closed(Message, frozen=True):
+    """The request's decode blocks are free again."""
+
+    rank: int
+    request: str
+    free_blocks: int
+
+
+ToRank = (
+    RankStart | Adopt | Reserve | Begin | Step | Discard | Release | Open | Pull | Generate | Close
+)
+FromRank = (
+    Ready
+    | RankFault
+    | Adopted
+    | Reserved
+    | ReserveFailed
+    | StepDone
+    | StepFailed
+    | Refused
+    | BlocksChanged
+    | Pulled
+    | Drawn
+    | DecodeFailed
+    | Closed
+)
+ToHelper = LoadModel
+FromHelper = LoadProgress | Loaded | RankFault
+
+
+# --- node → controller: events ---------------------------------------------------------------
+
+
+class Seated(Message, frozen=True):
+    """This node's controller holds the seat for ``term``."""
+
+    term: int
+
+
+class RankUp(Message, frozen=True):
+    rank: int
+    kind: str
+    incarnation: int
+
+
+class RankDown(Message, frozen=True):
+    rank: int
+    kind: str
+    reason: str
+
+
+class Submit(Message, frozen=True):
+    """A gateway asks for a placement. The controller sees lengths and hashes, never text.
+
+    ``attempt`` rises when a request is submitted again after its rank was lost.
+    """
+
+    request: str
+    attempt: int
+    input_tokens: int
+    chain: bytes
+    max_new_tokens: int
+    keep: bool = True
+
+
+class Cancel(Message, frozen=True):
+    request: str
+
+
+class PrefillDone(Message, frozen=True):
+    request: str
+    attempt: int
+    cached_tokens: int
+    prefill_s: float
+
+
+class RoomMissing(Message, frozen=True):
+    """The home had no room when the request was about to start; place it again later."""
+
+    request: str
+    attempt: int
+
+
+class HandedOff(Message, frozen=True):
+    """The prefill ranks owe this request nothing any more."""
+
+    request: str
+    attempt: int
+
+
+class Done(Message, frozen=True):
+    """The request is over on this node, whatever way it ended; its decode blocks are free."""
+
+    request: str
+    attempt: int
+
+
+# --- controller → node: commands -----------------------------------------------------------------
+
+
+class AdoptWorker(Message, frozen=True):
+    """Have every rank of the worker adopt its geometry; ``Adopted`` events answer."""
+
+    term: int
+    epoch: int
+    degree: int
+    base: int
+
+
+class Exposed(Message, frozen=True):
+    """The worker serves from now on."""
+
+    term: int
+    epoch: int
+    worker: str
+    degree: int
+    base: int
+
+
+class Withdrawn(Message, frozen=True):
+    """The worker left service: a rank of it was lost."""
+
+    term: int
+    epoch: int
+    worker: str
+    reason: str
+
+
+class Dispatch(Message, frozen=True):
+    """Run this request now (or next) on ``worker``; its lead takes over."""
+
+    term: int
+    epoch: int
+    request: str
+    attempt: int
+    worker: str
+    degree: int
+    base: int
+    home_base: int
+    predicted_s: float
+    decode_rank: int
+    decode_blocks: int
+
+
+class Placed(Message, frozen=True):
+    """Where a request waits, and the terms of J that chose it (seconds; see ``placement.py``)."""
+
+    term: int
+    epoch: int
+    request: str
+    worker: str
+    degree: int
+    preferred_degree: int
+    input_tokens: int
+    cached_tokens: int
+    queue_s: float
+    service_s: float
+    gpu_price_s: float
+    cost_s: float
+
+
+class Reject(Message, frozen=True):
+    """No place for this request: ``code`` is a wire error code, ``retry_after_s`` 0 if it is final."""
+
+    request: str
+    attempt: int
+    code: str
+    reason: str
+    retry_after_s: float = 0.0
+
+
+class Abort(Message, frozen=True):
+    """The request was cancelled while dispatched: its lead stops at the next boundary."""
+
+    request: str
+    worker: str
+
+
+class Lost(Message, frozen=True):
+    """A rank that worked for this request is gone; its gateway submits it again."""
+
+    request: str
+    attempt: int
+    reason: str
+
+
+ControlEvent = (
+    Seated
+    | RankUp
+    | RankDown
+    | Adopted
+    | BlocksChanged
+    | Submit
+    | Cancel
+    | PrefillDone
+    | RoomMissing
+    | HandedOff
+    | Done
+)
+ControlCommand = AdoptWorker | Exposed | Withdrawn | Dispatch | Placed | Reject | Abort | Lost
+
+
+# --- answers: node → gateway, for one request, in this order ------------------------------------
+
+
+class Token(Message, frozen=True):
+    token: int
+
+
+class Finished(Message, frozen=True):
+    """The last event of a request that succeeded. Times in seconds from its arrival at the gateway.
+
+    ``ttft_s``: first token; ``handoff_ttft_s``: first token after hand-off and one decode step (the
+    paper's TTFT; equal to ``ttft_s`` when nothing was decoded).
+    """
+
+    reason: str  # "stop", "length" or "prefilled"
+    worker: str
+    degree: int
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    queue_s: float
+    predicted_s: float
+    prefill_s: float
+    ttft_s: float
+    handoff_ttft_s: float
+    total_s: float
+
+
+class Failed(Message, frozen=True):
+    """The last event of a request that did not succeed; ``code`` and ``status`` go to the client."""
+
+    status: int
+    code: str
+    reason: str
+    retry_after_s: float = 0.0
+
+
+Answer = Placed | Token | Finished | Failed

@@ -1,0 +1,57 @@
+"""What the doors (HTTP, websocket) need of the node behind them, and nothing more.
+
+The daemon's own implementation is ``requests.Requests``; tests of the doors use a scripted one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from vertumnusd.messages import Answer, ModelInfo, Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One generation, checked by its door: ids within the vocabulary, lengths within the context.
+
+    ``max_new_tokens`` 0 prefills and keeps the prefix, drawing nothing. ``salt`` separates the
+    prefix caches of tenants; it comes from the API key, never from the client's message.
+    """
+
+    request: str  # unique, made by the server
+    tokens: list[int]
+    max_new_tokens: int
+    sampling: Sampling
+    stop_tokens: tuple[int, ...]
+    salt: bytes = b""
+
+
+class Service(Protocol):
+    """The node as its doors see it."""
+
+    @property
+    def model(self) -> ModelInfo: ...
+
+    @property
+    def kv_capacity_tokens(self) -> int:
+        """The longest input plus output that a home's KV pool and a decode pool can hold."""
+        ...
+
+    def unready_reason(self) -> str:
+        """Why new work is not taken (loading, draining, no controller); "" when it is."""
+        ...
+
+    def cluster(self) -> dict[str, Any]:
+        """The cluster as ``GET /v1/cluster`` shows it: JSON-ready."""
+        ...
+
+    def answer(self, job: Job) -> AbstractAsyncContextManager[AsyncIterator[Answer]]:
+        """Submit ``job``; iterate its answer. Leaving the block early cancels the request.
+
+        The iterator ends after ``Finished`` or ``Failed``. It never raises for a refused or failed
+        request: that is a ``Failed`` event.
+        """
+        ...
