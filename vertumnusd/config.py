@@ -1,0 +1,265 @@
+"""Configuration: TOML file → frozen structs, checked once at start.
+
+Every key stands, with its unit and default, in ``etc/vertumnusd.toml``. An unknown key or a bad
+value raises :class:`ConfigError` with file, key, value, what is allowed, and the nearest known key.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from vertumnusd.control.fleet import parse_composition
+from vertumnusd.control.prefill_time import Coefficients, PrefillTime
+
+PROFILES = Path(__file__).resolve().parent.parent / "etc" / "profiles"
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; the message says where, what and what is allowed."""
+
+
+class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """This host's doors."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    rank_host: str = "127.0.0.1"  # network that the ranks' store listens on
+    api_key_file: str = ""  # one key a line; empty: no authentication
+    drain_s: float = 30.0  # longest wait for running requests at shutdown
+
+
+class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is served."""
+
+    path: str = "SmolLM2-135M-Instruct"
+    name: str = ""  # name on the wire; empty: the checkpoint's own
+    dtype: str = "float32"
+    profile: str = ""  # name in etc/profiles or a path; empty: by model and dtype, else fall-back
+
+
+class ClusterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Prefill ranks and how they start."""
+
+    ranks: int = 1
+    cp_degrees: tuple[int, ...] = (1,)
+    composition: str = ""  # "1CP2/2CP1"; empty: all workers at the smallest degree
+    home_ranks: int = 0  # 0: the smallest configured degree
+    decode_ranks: int = 1
+
+
+class CacheConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """KV memory, in tokens."""
+
+    block_tokens: int = 16
+    kv_tokens: int = 16384  # per prefill rank
+    decode_kv_tokens: int = 32768  # per decode rank
+
+
+class PlacementConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Terms of J, and how much may wait."""
+
+    beta: float = 1.0
+    lambda_: float = msgspec.field(default=0.0, name="lambda")
+    max_queue_tokens: int = 1_000_000
+    max_queue_s: float = 600.0
+    unplaced_wait_s: float = 60.0  # a request without any worker to go to waits this long
+
+
+class RankConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How rank processes run."""
+
+    step_s: float = 0.2  # predicted length of a step; cancels act between steps
+    pin_cores: bool = True
+    start_timeout_s: float = 120.0
+    progress_timeout_s: float = 5.0  # or five times the predicted time, if longer
+    collective_timeout_s: float = 60.0
+    max_restarts: int = 5  # of one lattice root within ten minutes
+
+
+class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole configuration of one node."""
+
+    node: NodeConfig = NodeConfig()
+    model: ModelConfig = ModelConfig()
+    cluster: ClusterConfig = ClusterConfig()
+    cache: CacheConfig = CacheConfig()
+    placement: PlacementConfig = PlacementConfig()
+    rank: RankConfig = RankConfig()
+
+    @property
+    def home_ranks(self) -> int:
+        return self.cluster.home_ranks or min(self.cluster.cp_degrees)
+
+    @property
+    def composition(self) -> tuple[tuple[int, int], ...]:
+        """(degree, first rank) of every worker at start."""
+        smallest = min(self.cluster.cp_degrees)
+        text = self.cluster.composition or f"{self.cluster.ranks // smallest}CP{smallest}"
+        return parse_composition(text, self.cluster.cp_degrees, self.cluster.ranks)
+
+    @property
+    def kv_blocks(self) -> int:
+        return self.cache.kv_tokens // self.cache.block_tokens
+
+    @property
+    def decode_kv_blocks(self) -> int:
+        return self.cache.decode_kv_tokens // self.cache.block_tokens
+
+
+def load_config(path: Path | None, overrides: dict[str, dict[str, Any]] | None = None) -> Config:
+    """Read ``path`` (``None``: defaults), lay ``overrides`` (section → key → value) over it, check.
+
+    Raises :class:`ConfigError`.
+    """
+    source = str(path) if path is not None else "defaults"
+    table: dict[str, Any] = {}
+    if path is not None:
+        try:
+            table = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError(f"{source}: {error.strerror or error}") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{source}: not valid TOML: {error}") from error
+    for section, values in (overrides or {}).items():
+        table[section] = {**table.get(section, {}), **values}
+    _reject_unknown_keys(source, table)
+    try:
+        config = msgspec.convert(table, Config)
+    except msgspec.ValidationError as error:
+        raise ConfigError(_locate(source, table, str(error))) from error
+    _check_values(source, config)
+    return config
+
+
+def _reject_unknown_keys(source: str, table: dict[str, Any]) -> None:
+    sections = {f.encode_name: f.type for f in msgspec.structs.fields(Config)}
+    for section, values in table.items():
+        if section not in sections:
+            raise ConfigError(f"{source}: unknown section [{section}]{_near(section, sections)}")
+        if not isinstance(values, dict):
+            raise ConfigError(f"{source}: {section} = {values!r}: a section [{section}] is expected")
+        known = [f.encode_name for f in msgspec.structs.fields(sections[section])]
+        for key in values:
+            if key not in known:
+                raise ConfigError(f"{source}: unknown key {section}.{key}{_near(key, known)}")
+
+
+def _near(word: str, known: Any) -> str:
+    match = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    if match:
+        return f"; did you mean {match[0]}?"
+    return f"; known are: {', '.join(sorted(known))}"
+
+
+def _locate(source: str, table: dict[str, Any], error: str) -> str:
+    """Turn msgspec's ``Expected `int`, got `str` - at `$.node.port``` into our form."""
+    reason, _, where = error.partition(" - at `$.")
+    key = where.rstrip("`")
+    section, _, name = key.partition(".")
+    value = table.get(section, {}).get(name.partition("[")[0])
+    return f"{source}: {key} = {value!r}: {reason[0].lower()}{reason[1:]}"
+
+
+def _check_values(source: str, config: Config) -> None:
+    cluster, cache, model = config.cluster, config.cache, config.model
+
+    def require(holds: bool, key: str, value: object, allowed: str) -> None:
+        if not holds:
+            raise ConfigError(f"{source}: {key} = {value!r}: {allowed}")
+
+    degrees = cluster.cp_degrees
+    powers = bool(degrees) and all(d >= 1 and d & (d - 1) == 0 for d in degrees)
+    require(powers, "cluster.cp_degrees", list(degrees), "a list of powers of two is expected")
+    rising = sorted(set(degrees)) == list(degrees)
+    require(rising, "cluster.cp_degrees", list(degrees), "rising, each once, is expected")
+    fits = cluster.ranks >= 1 and cluster.ranks % min(degrees) == 0
+    require(fits, "cluster.ranks", cluster.ranks, f"a multiple of {min(degrees)} is expected")
+    homes = config.home_ranks
+    home_fits = homes >= 1 and min(degrees) % homes == 0
+    divisors = ", ".join(str(d) for d in range(1, min(degrees) + 1) if min(degrees) % d == 0)
+    require(home_fits, "cluster.home_ranks", homes, f"a home lies in every worker: one of {divisors}")
+    require(cluster.decode_ranks >= 1, "cluster.decode_ranks", cluster.decode_ranks, "at least 1")
+    require(0 <= config.node.port <= 65535, "node.port", config.node.port, "0 … 65535 is allowed")
+    require(
+        model.dtype in ("float32", "bfloat16"),
+        "model.dtype",
+        model.dtype,
+        '"float32" or "bfloat16" is allowed',
+    )
+    block = cache.block_tokens
+    require(8 <= block <= 512, "cache.block_tokens", block, "8 … 512 is allowed")
+    for key, tokens in (
+        ("kv_tokens", cache.kv_tokens),
+        ("decode_kv_tokens", cache.decode_kv_tokens),
+    ):
+        require(tokens >= block, f"cache.{key}", tokens, f"at least one block of {block}")
+    _check_positive(require, config)
+    try:
+        _ = config.composition
+    except ValueError as error:
+        raise ConfigError(
+            f"{source}: cluster.composition = {cluster.composition!r}: {error}"
+        ) from error
+
+
+def _check_positive(require: Any, config: Config) -> None:
+    placement, rank = config.placement, config.rank
+    require(placement.beta >= 1, "placement.beta", placement.beta, "1 or more is allowed")
+    require(placement.lambda_ >= 0, "placement.lambda", placement.lambda_, "0 or more is allowed")
+    for key, value in (
+        ("placement.max_queue_tokens", placement.max_queue_tokens),
+        ("placement.max_queue_s", placement.max_queue_s),
+        ("placement.unplaced_wait_s", placement.unplaced_wait_s),
+        ("rank.step_s", rank.step_s),
+        ("rank.start_timeout_s", rank.start_timeout_s),
+        ("rank.progress_timeout_s", rank.progress_timeout_s),
+        ("rank.collective_timeout_s", rank.collective_timeout_s),
+        ("node.drain_s", config.node.drain_s),
+    ):
+        require(value > 0, key, value, "more than 0 is expected")
+
+
+class _Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A profile file: one coefficient set for all degrees, and sets for single degrees."""
+
+    model: str
+    dtype: str
+    device: str
+    shared: Coefficients
+    degree: dict[str, Coefficients] = {}
+    measured: dict[str, Any] = {}  # conditions and errors of the measurement, for people
+
+
+def load_profile(config: ModelConfig, model: str) -> tuple[PrefillTime, str]:
+    """The prefill times of ``model``: the named profile, else the measured one, else the fall-back.
+
+    Returns it with the name of its file. Raises :class:`ConfigError`.
+    """
+    path = _profile_path(config, model)
+    try:
+        profile = msgspec.toml.decode(path.read_bytes(), type=_Profile)
+        by_degree = {int(degree): c for degree, c in profile.degree.items()}
+    except OSError as error:
+        raise ConfigError(f"model.profile = {config.profile!r}: {path}: {error.strerror}") from error
+    except (msgspec.DecodeError, ValueError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+    return PrefillTime(profile.shared, by_degree), path.name
+
+
+def _profile_path(config: ModelConfig, model: str) -> Path:
+    if config.profile:
+        named = Path(config.profile)
+        if named.suffix == ".toml":
+            return named
+        path = PROFILES / f"{config.profile}.toml"
+        if not path.exists():
+            names = ", ".join(sorted(p.stem for p in PROFILES.glob("*.toml")))
+            raise ConfigError(f"model.profile = {config.profile!r}: no such profile; known: {names}")
+        return path
+    measured = PROFILES / f"{model.lower()}_cpu_{config.dtype}.toml"
+    return measured if measured.exists() else PROFILES / "fallback.toml"

@@ -1,0 +1,39 @@
+"""Which rank of a home owns which block of a chain. Imports nothing of ours.
+
+A home is an aligned set of ``home_ranks`` ranks. Block ``b`` of a chain lives on one of them, in
+turn; where the turn starts depends on the chain, so that the many first blocks spread out.
+Leads, ranks and the controller must agree on this to the letter, hence one module.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+
+def rotation(chain: bytes, home_ranks: int) -> int:
+    """Where the turn starts; 0 for a chain without a complete block."""
+    return int.from_bytes(chain[:8], "little") % home_ranks
+
+
+def owner(block: int, home_base: int, turn: int, home_ranks: int) -> int:
+    """The rank that stores block ``block`` of a chain kept in the home at ``home_base``."""
+    return home_base + (block + turn) % home_ranks
+
+
+def owned_blocks(rank: int, blocks: int, home_base: int, turn: int, home_ranks: int) -> range:
+    """Indices of the chain's first ``blocks`` blocks that ``rank`` owns; empty outside the home."""
+    if not home_base <= rank < home_base + home_ranks:
+        return range(0)
+    return range((rank - home_base - turn) % home_ranks, blocks, home_ranks)
+
+
+def interleave(ids_by_rank: dict[int, bytes], blocks: int, home_base: int, turn: int) -> bytes:
+    """One u32 pool index per block, from each owner's indices in chain order."""
+    home_ranks = len(ids_by_rank)
+    merged = array("I", bytes(4 * blocks))
+    for rank, ids in ids_by_rank.items():
+        for block, block_id in zip(
+            owned_blocks(rank, blocks, home_base, turn, home_ranks), array("I", ids), strict=True
+        ):
+            merged[block] = block_id
+    return merged.tobytes()
