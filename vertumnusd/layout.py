@@ -1,13 +1,15 @@
-"""Which rank of a home owns which block of a chain. Imports nothing of ours.
+"""Where things lie: which rank of a home owns which block of a chain, and how large shared areas are.
 
 A home is an aligned set of ``home_ranks`` ranks. Block ``b`` of a chain lives on one of them, in
 turn; where the turn starts depends on the chain, so that the many first blocks spread out.
-Leads, ranks and the controller must agree on this to the letter, hence one module.
+Daemon and ranks must agree on this to the letter, hence one module. Imports only messages.
 """
 
 from __future__ import annotations
 
 from array import array
+
+from vertumnusd.messages import ModelInfo
 
 
 def rotation(chain: bytes, home_ranks: int) -> int:
@@ -37,3 +39,13 @@ def interleave(ids_by_rank: dict[int, bytes], blocks: int, home_base: int, turn:
         ):
             merged[block] = block_id
     return merged.tobytes()
+
+
+def kv_pool_bytes(model: ModelInfo, blocks: int, block_tokens: int) -> int:
+    """Size of one rank's KV pool: (layers, 2, blocks, block_tokens, kv_heads, head_dim)."""
+    return blocks * block_tokens * model.kv_bytes_per_token
+
+
+def exchange_bytes(model: ModelInfo, tokens: int) -> int:
+    """Size of a rank's exchange area: K and V of one layer for ``tokens`` tokens, twice."""
+    return 2 * tokens * model.kv_bytes_per_token // model.layers

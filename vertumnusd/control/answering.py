@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vertumnusd.control.lead import SendRank
+from vertumnusd.control.lead import FirstToken, SendRank
 from vertumnusd.messages import (
     Answer,
     Cancel,
@@ -168,10 +168,12 @@ class Answering:
 
     # --- from the lead -----------------------------------------------------------------------
 
-    def on_first_token(self, now: float, token: int) -> list[AnsweringCommand]:
+    def on_first_token(self, now: float, first: FirstToken) -> list[AnsweringCommand]:
         if self._ended or self._lost or self._max_new_tokens == 0:
             return []
-        return self._emit_token(now, token)
+        self._cached_tokens = first.cached_tokens
+        self._prefill_s = first.prefill_s
+        return self._emit_token(now, first.token)
 
     def on_prefill_done(self, now: float, done: PrefillDone) -> list[AnsweringCommand]:
         self._cached_tokens = done.cached_tokens
@@ -201,6 +203,8 @@ class Answering:
         self._prefill_owed = False
         if self._ended or self._lost:
             return self._wind_down()
+        if not self._decode_open:
+            return []  # the decode rank died meanwhile; ``Lost`` follows
         assert self.dispatch is not None
         generate = Generate(
             self.request,

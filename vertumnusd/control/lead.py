@@ -44,6 +44,7 @@ from vertumnusd.messages import (
 )
 
 STEPS_AHEAD = 1  # steps queued at the ranks behind the running one
+STUCK_FACTOR = 5.0  # a step this many times slower than predicted is stuck
 
 
 class Phase(enum.Enum):
@@ -76,10 +77,12 @@ class SendRank:
 
 @dataclass(frozen=True, slots=True)
 class FirstToken:
-    """Command: the prefill drew the request's next token."""
+    """Command: the prefill drew the request's next token, after ``prefill_s`` of computing."""
 
     request: str
     token: int
+    cached_tokens: int
+    prefill_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +123,8 @@ class _Run:
 class _Outstanding:
     step: Step
     waiting: set[int]  # ranks that have not finished it
+    predicted_s: float
+    running_since: float  # when it was issued, or the step before it ended
     elapsed_s: float = 0.0
 
 
@@ -137,6 +142,7 @@ class Lead:
         block_tokens: int,
         layers: int,
         step_s: float,
+        progress_timeout_s: float,
     ) -> None:
         self.term = term
         self.epoch = epoch
@@ -145,13 +151,14 @@ class Lead:
         self._block_tokens = block_tokens
         self._layers = layers
         self._step_s = step_s
+        self._progress_timeout_s = progress_timeout_s
         self._seq = 0
         self._runs: dict[str, _Run] = {}  # in the order of admission
         self._outstanding: deque[_Outstanding] = deque()
 
     # --- events ---------------------------------------------------------------------------
 
-    def admit(self, prefill: Prefill) -> list[LeadCommand]:
+    def admit(self, now: float, prefill: Prefill) -> list[LeadCommand]:
         """Take over a dispatched request; it runs after those admitted before it."""
         request = prefill.dispatch.request
         if request in self._runs:
@@ -163,9 +170,9 @@ class Lead:
             home=range(base, base + self._home_ranks),
             blocks=-(-input_tokens // self._block_tokens),
         )
-        return self._advance()
+        return self._advance(now)
 
-    def abort(self, request: str) -> list[LeadCommand]:
+    def abort(self, now: float, request: str) -> list[LeadCommand]:
         """Stop at the next step border. ``HandedOff`` tells when nothing is owed any more."""
         run = self._runs.get(request)
         if run is None or run.aborted:
@@ -174,29 +181,39 @@ class Lead:
         commands: list[LeadCommand] = []
         if run.phase is Phase.RUNNING:
             commands += self._to_worker(Discard(self.term, self.epoch, request))
-        return commands + self._settle(run) + self._advance()
+        return commands + self._settle(run) + self._advance(now)
 
-    def lose_decode_rank(self, rank: int) -> list[LeadCommand]:
+    def lose_decode_rank(self, now: float, rank: int) -> list[LeadCommand]:
         """A decode rank died: nobody reads the blocks it was pulling."""
         commands: list[LeadCommand] = []
         for run in list(self._runs.values()):
             if run.prefill.dispatch.decode_rank == rank:
                 run.pulling = 0
-                commands += self.abort(run.request)
+                commands += self.abort(now, run.request)
                 if run.request in self._runs:
                     commands += self._settle(run)
-        return commands + self._advance()
+        return commands + self._advance(now)
 
-    def step(self, event: LeadEvent) -> list[LeadCommand]:
+    def step(self, now: float, event: LeadEvent) -> list[LeadCommand]:
         """A rank answered. Answers about requests this lead no longer knows are ignored."""
         match event:
             case Reserved() | ReserveFailed():
                 commands = self._on_reserve_reply(event)
             case StepDone() | StepFailed():
-                commands = self._on_step_reply(event)
+                commands = self._on_step_reply(now, event)
             case Pulled():
                 commands = self._on_pulled(event)
-        return commands + self._advance()
+        return commands + self._advance(now)
+
+    # --- time ---------------------------------------------------------------------------------
+
+    def stuck_ranks(self, now: float) -> list[int]:
+        """Ranks whose running step takes longer than any excuse; they should be killed."""
+        if not self._outstanding:
+            return []
+        head = self._outstanding[0]
+        patience_s = max(self._progress_timeout_s, STUCK_FACTOR * head.predicted_s)
+        return sorted(head.waiting) if now - head.running_since > patience_s else []
 
     # --- what the node shows ----------------------------------------------------------------
 
@@ -266,7 +283,7 @@ class Lead:
 
     # --- steps ------------------------------------------------------------------------------
 
-    def _advance(self) -> list[LeadCommand]:
+    def _advance(self, now: float) -> list[LeadCommand]:
         commands = self._reserve_next()
         while len(self._outstanding) <= STEPS_AHEAD:
             run = self._next_to_step()
@@ -275,7 +292,7 @@ class Lead:
             if run.phase is Phase.READY:
                 run.phase = Phase.RUNNING
                 commands += self._begin(run)
-            commands += self._issue_step(run)
+            commands += self._issue_step(now, run)
         return commands
 
     def _next_to_step(self) -> _Run | None:
@@ -306,17 +323,18 @@ class Lead:
             )
         )
 
-    def _issue_step(self, run: _Run) -> list[LeadCommand]:
+    def _issue_step(self, now: float, run: _Run) -> list[LeadCommand]:
         per_layer_s = run.prefill.dispatch.predicted_s / self._layers
         layers = max(1, round(self._step_s / per_layer_s)) if per_layer_s > 0 else self._layers
         last = min(self._layers, run.next_layer + layers)
         self._seq += 1
         step = Step(self.term, self.epoch, self._seq, run.request, run.next_layer, last)
+        predicted_s = per_layer_s * (last - run.next_layer)
         run.next_layer = last
-        self._outstanding.append(_Outstanding(step, set(self.ranks)))
+        self._outstanding.append(_Outstanding(step, set(self.ranks), predicted_s, now))
         return self._to_worker(step)
 
-    def _on_step_reply(self, reply: StepDone | StepFailed) -> list[LeadCommand]:
+    def _on_step_reply(self, now: float, reply: StepDone | StepFailed) -> list[LeadCommand]:
         entry = next((o for o in self._outstanding if o.step.seq == reply.seq), None)
         if entry is None or reply.epoch != self.epoch or reply.rank not in entry.waiting:
             return []
@@ -326,14 +344,19 @@ class Lead:
         if isinstance(reply, StepFailed):
             if run is not None and not run.aborted:
                 commands.append(RunFailed(run.request, reply.reason))
-                commands += self.abort(run.request)
+                commands += self.abort(now, run.request)
         else:
             entry.elapsed_s = max(entry.elapsed_s, reply.elapsed_s)
             if reply.first_token >= 0 and run is not None and not run.aborted and not run.drew:
                 run.drew = True
-                commands.append(FirstToken(run.request, reply.first_token))
+                prefill_s = run.prefill_s + entry.elapsed_s
+                commands.append(
+                    FirstToken(run.request, reply.first_token, run.cached_tokens, prefill_s)
+                )
         if not entry.waiting:
             self._outstanding.remove(entry)
+            if self._outstanding:
+                self._outstanding[0].running_since = now
             if run is not None:
                 commands += self._on_step_complete(run, entry)
         return commands

@@ -1,0 +1,388 @@
+"""The node's crossroads: carries events to the pure machines and their commands to where they act.
+
+    gateway ──submit, leave──► ┌─────┐ ──event──► Controller   (this node's, if it holds the seat)
+    ranks ──────message──────► │ Hub │ ──event──► Lead          (one per worker led here)
+                               └─────┘ ──event──► Answering     (one per request of this gateway)
+
+Everything here runs to completion without awaiting: an event is handled, the commands it caused are
+carried out, and the events those caused are handled in turn, before the next one is taken. So the
+machines never see each other half way. Sending is putting a message into a bounded outbox.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from vertumnusd.control.answering import (
+    AbortAtLead,
+    AdmitToLead,
+    Answering,
+    AnsweringCommand,
+    Emit,
+    Over,
+    Resubmit,
+)
+from vertumnusd.control.controller import Controller
+from vertumnusd.control.lead import FirstToken, Lead, LeadCommand, Prefill, RunFailed, SendRank
+from vertumnusd.messages import (
+    Abort,
+    Adopt,
+    Adopted,
+    AdoptWorker,
+    Answer,
+    BlocksChanged,
+    Cancel,
+    Closed,
+    ControlCommand,
+    ControlEvent,
+    DecodeFailed,
+    Dispatch,
+    Done,
+    Drawn,
+    Exposed,
+    FromRank,
+    HandedOff,
+    Lost,
+    Placed,
+    PrefillDone,
+    Pulled,
+    RankDown,
+    RankUp,
+    Ready,
+    Refused,
+    Reject,
+    Reserved,
+    ReserveFailed,
+    RoomMissing,
+    Seated,
+    StepDone,
+    StepFailed,
+    Submit,
+    ToRank,
+    Withdrawn,
+)
+from vertumnusd.node.service import Job
+
+
+@dataclass(frozen=True, slots=True)
+class LeadSettings:
+    """What a new lead needs besides its worker."""
+
+    home_ranks: int
+    block_tokens: int
+    layers: int
+    step_s: float
+    progress_timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """What the hub does to the world. All of them return at once."""
+
+    now: Callable[[], float]
+    send: Callable[[int, ToRank], None]
+    kill: Callable[[int], None]
+    emit: Callable[[str, Answer], None]
+    report: Callable[[ControlCommand | Refused], None]  # what an operator may want to know of
+    chain: Callable[[list[int], bytes], bytes]  # tokens, salt → chained block hashes
+
+
+@dataclass(slots=True)
+class _Request:
+    job: Job
+    answering: Answering
+    chain: bytes
+
+
+class Hub:
+    """Synchronous; owned by the daemon's one trio thread."""
+
+    def __init__(self, controller: Controller, leads: LeadSettings, effects: Effects) -> None:
+        self._controller = controller
+        self._lead_settings = leads
+        self._effects = effects
+        self._leads: dict[str, Lead] = {}
+        self._requests: dict[str, _Request] = {}
+        self._events: deque[ControlEvent] = deque()
+        self._busy = False
+
+    # --- what happens to the node ----------------------------------------------------------------
+
+    def take_seat(self, term: int) -> None:
+        """Become the controller of ``term``."""
+        self._post(Seated(term))
+
+    def submit(self, job: Job) -> None:
+        """A gateway accepted ``job``; its answer comes through ``Effects.emit``."""
+        answering = Answering(
+            request=job.request,
+            input_tokens=len(job.tokens),
+            max_new_tokens=job.max_new_tokens,
+            sampling=job.sampling,
+            stop_tokens=job.stop_tokens,
+            arrived=self._effects.now(),
+        )
+        chain = self._effects.chain(job.tokens, job.salt)
+        self._requests[job.request] = _Request(job, answering, chain)
+        self._post(Submit(job.request, 0, len(job.tokens), chain, job.max_new_tokens))
+
+    def leave(self, request: str) -> None:
+        """The client does not want the rest of the answer. Unknown requests are over already."""
+        entry = self._requests.get(request)
+        if entry is not None:
+            self._act(request, entry.answering.on_client_left())
+        self._drain()
+
+    def rank_up(self, event: RankUp) -> None:
+        self._post(event)
+
+    def ranks_down(self, events: Iterable[RankDown]) -> None:
+        """These ranks' processes are gone. Decode ranks and prefill ranks alike."""
+        for event in events:
+            if event.kind == "decode":
+                self._decode_rank_gone(event.rank)
+            else:
+                self._prefill_rank_gone(event.rank)
+            self._post(event)
+
+    def tick(self) -> None:
+        """Let deadlines pass; ranks that stopped making progress are killed."""
+        for lead in self._leads.values():
+            for rank in lead.stuck_ranks(self._effects.now()):
+                self._effects.kill(rank)
+        self._carry_out(self._controller.tick(self._effects.now()))
+        self._drain()
+
+    def from_rank(self, message: FromRank) -> None:
+        """A rank said something. Messages about forgotten requests are late, and ignored."""
+        now = self._effects.now()
+        match message:
+            case Ready():
+                pass  # the supervisor's business
+            case Adopted() | BlocksChanged():
+                self._events.append(message)
+            case Reserved() | ReserveFailed() | StepDone() | StepFailed():
+                lead = self._lead_of_rank(message.rank)
+                if lead is not None and lead.epoch == message.epoch:
+                    self._act_lead(lead.step(now, message))
+            case Pulled():
+                lead = self._lead_of_request(message.request)
+                if lead is not None:
+                    self._act_lead(lead.step(now, message))
+            case Drawn():
+                drawn = zip(message.requests, message.tokens, message.finished, strict=True)
+                for request, token, finished in drawn:
+                    self._tell(request, lambda a, t=token, f=finished: a.on_drawn(now, t, f))
+            case DecodeFailed():
+                self._tell(message.request, lambda a: a.on_decode_failed(message.reason))
+            case Closed():
+                self._tell(message.request, lambda a: a.on_closed())
+            case Refused():
+                self._effects.report(message)
+        self._drain()
+
+    # --- what the node shows -----------------------------------------------------------------------
+
+    def next_deadline(self) -> float | None:
+        return self._controller.next_deadline()
+
+    def snapshot(self) -> dict[str, Any]:
+        """The controller's view, with what leads and answers know about running requests."""
+        view = self._controller.snapshot(self._effects.now())
+        view["requests"] = [self._show(entry) for entry in self._requests.values()]
+        return view
+
+    def idle(self) -> bool:
+        """Everything is back to its base line: no request, no reservation, no step."""
+        leads_idle = all(not lead.requests for lead in self._leads.values())
+        return leads_idle and not self._requests and self._controller.idle()
+
+    def _show(self, entry: _Request) -> dict[str, Any]:
+        answering, dispatch = entry.answering, entry.answering.dispatch
+        lead = self._leads.get(dispatch.worker) if dispatch is not None else None
+        progress = lead.progress(entry.job.request) if lead is not None else None
+        return {
+            "request": entry.job.request,
+            "phase": answering.phase,
+            "worker": dispatch.worker if dispatch is not None else None,
+            "input_tokens": len(entry.job.tokens),
+            "output_tokens": len(answering.emitted),
+            "predicted_s": dispatch.predicted_s if dispatch is not None else None,
+            "layers_done": progress[0] if progress else None,
+            "layers": progress[1] if progress else None,
+        }
+
+    # --- the loop ------------------------------------------------------------------------------------
+
+    def _post(self, event: ControlEvent) -> None:
+        self._events.append(event)
+        self._drain()
+
+    def _drain(self) -> None:
+        if self._busy:
+            return
+        self._busy = True
+        try:
+            while self._events:
+                event = self._events.popleft()
+                self._carry_out(self._controller.step(self._effects.now(), event))
+        finally:
+            self._busy = False
+
+    def _carry_out(self, commands: list[ControlCommand]) -> None:
+        for command in commands:
+            match command:
+                case AdoptWorker():
+                    message = Adopt(command.term, command.epoch, command.degree, command.base)
+                    for rank in range(command.base, command.base + command.degree):
+                        self._effects.send(rank, message)
+                case Exposed():
+                    self._leads[command.worker] = self._new_lead(command)
+                case Withdrawn():
+                    self._leads.pop(command.worker, None)
+                case Placed():
+                    self._tell(command.request, lambda a, c=command: a.on_placed(c))
+                case Dispatch():
+                    self._dispatch(command)
+                case Reject():
+                    self._tell(command.request, lambda a, c=command: a.on_reject(c))
+                case Abort():
+                    lead = self._leads.get(command.worker)
+                    if lead is not None:
+                        self._act_lead(lead.abort(self._effects.now(), command.request))
+                case Lost():
+                    self._tell(
+                        command.request, lambda a, c=command: a.on_lost(c.attempt, c.reason)
+                    )
+            self._effects.report(command)
+
+    def _new_lead(self, exposed: Exposed) -> Lead:
+        settings = self._lead_settings
+        return Lead(
+            term=exposed.term,
+            epoch=exposed.epoch,
+            degree=exposed.degree,
+            base=exposed.base,
+            home_ranks=settings.home_ranks,
+            block_tokens=settings.block_tokens,
+            layers=settings.layers,
+            step_s=settings.step_s,
+            progress_timeout_s=settings.progress_timeout_s,
+        )
+
+    def _dispatch(self, dispatch: Dispatch) -> None:
+        entry = self._requests.get(dispatch.request)
+        if entry is None:  # its client left a moment ago
+            self._events.append(Done(dispatch.request, dispatch.attempt))
+            return
+        now = self._effects.now()
+        self._act(dispatch.request, entry.answering.on_dispatch(now, dispatch))
+
+    # --- carrying out the machines' commands -----------------------------------------------------------
+
+    def _tell(
+        self, request: str, event: Callable[[Answering], list[AnsweringCommand]]
+    ) -> None:
+        entry = self._requests.get(request)
+        if entry is not None:
+            self._act(request, event(entry.answering))
+
+    def _act(self, request: str, commands: list[AnsweringCommand]) -> None:
+        for command in commands:
+            match command:
+                case Emit():
+                    self._effects.emit(request, command.event)
+                case SendRank():
+                    self._effects.send(command.rank, command.message)
+                case AdmitToLead():
+                    self._admit(command)
+                case AbortAtLead():
+                    lead = self._leads.get(command.worker)
+                    if lead is not None:
+                        self._act_lead(lead.abort(self._effects.now(), request))
+                case Resubmit():
+                    self._resubmit(command)
+                case Over():
+                    self._requests.pop(request, None)
+                case Cancel() | Done():
+                    self._events.append(command)
+
+    def _act_lead(self, commands: list[LeadCommand]) -> None:
+        now = self._effects.now()
+        for command in commands:
+            match command:
+                case SendRank():
+                    self._effects.send(command.rank, command.message)
+                case FirstToken():
+                    self._tell(
+                        command.request, lambda a, c=command: a.on_first_token(now, c)
+                    )
+                case RunFailed():
+                    self._tell(
+                        command.request, lambda a, c=command: a.on_prefill_failed(c.reason)
+                    )
+                case PrefillDone():
+                    self._events.append(command)
+                    self._tell(command.request, lambda a, c=command: a.on_prefill_done(now, c))
+                case HandedOff():
+                    self._events.append(command)
+                    self._tell(command.request, lambda a: a.on_handed_off())
+                case RoomMissing():
+                    self._events.append(command)
+                    self._tell(command.request, lambda a: a.on_returned())
+
+    def _admit(self, command: AdmitToLead) -> None:
+        entry = self._requests[command.dispatch.request]
+        tokens = entry.job.tokens + entry.answering.emitted
+        prefill = Prefill(
+            dispatch=command.dispatch,
+            tokens=array("I", tokens).tobytes(),
+            chain=entry.chain,
+            sampling=entry.job.sampling,
+            position=command.position,
+            keep=True,
+        )
+        self._act_lead(self._leads[command.dispatch.worker].admit(self._effects.now(), prefill))
+
+    def _resubmit(self, command: Resubmit) -> None:
+        entry = self._requests[command.request]
+        tokens = entry.job.tokens + entry.answering.emitted
+        entry.chain = self._effects.chain(tokens, entry.job.salt)
+        self._events.append(
+            Submit(
+                command.request,
+                command.attempt,
+                len(tokens),
+                entry.chain,
+                entry.answering.tokens_left,
+            )
+        )
+
+    # --- losses -----------------------------------------------------------------------------------------
+
+    def _prefill_rank_gone(self, rank: int) -> None:
+        for worker, lead in list(self._leads.items()):
+            if rank in lead.ranks:
+                del self._leads[worker]
+                for request in lead.requests:
+                    self._tell(request, lambda a: a.on_lead_gone())
+
+    def _decode_rank_gone(self, rank: int) -> None:
+        for request, entry in list(self._requests.items()):
+            dispatch = entry.answering.dispatch
+            if dispatch is not None and dispatch.decode_rank == rank:
+                self._act(request, entry.answering.on_decode_rank_gone())
+        for lead in self._leads.values():
+            self._act_lead(lead.lose_decode_rank(self._effects.now(), rank))
+
+    def _lead_of_rank(self, rank: int) -> Lead | None:
+        return next((lead for lead in self._leads.values() if rank in lead.ranks), None)
+
+    def _lead_of_request(self, request: str) -> Lead | None:
+        entry = self._requests.get(request)
+        dispatch = entry.answering.dispatch if entry is not None else None
+        return self._leads.get(dispatch.worker) if dispatch is not None else None

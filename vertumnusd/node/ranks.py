@@ -1,0 +1,414 @@
+"""Supervision of the rank processes: start, feed, listen, kill, restart.
+
+The ranks of one *lattice root* (an aligned set of the largest degree) share process groups, so they
+live and die together: when one ends, the others are killed, and all start again as a new
+*generation*, whose name keeps its groups apart from the old ones in the store. A decode rank is a
+root of its own. Rank processes end with the daemon, however it ends: their socket closes.
+
+Memory that ranks share (weights, KV pools, exchange areas) is made here as anonymous memory files,
+and handed down by descriptor: nothing is left behind in any file system.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+
+import msgspec
+import structlog
+import trio
+
+from vertumnusd.config import Config
+from vertumnusd.layout import exchange_bytes, kv_pool_bytes
+from vertumnusd.messages import (
+    FromHelper,
+    FromRank,
+    Loaded,
+    LoadModel,
+    LoadProgress,
+    ModelInfo,
+    RankDown,
+    RankFault,
+    RankStart,
+    RankUp,
+    Ready,
+    ToRank,
+)
+
+OUTBOX_MESSAGES = 4096
+RECEIVE_BYTES = 1 << 18
+MAX_FRAME_BYTES = 64 << 20
+RESTART_WINDOW_S = 600.0
+
+log = structlog.get_logger("vertumnusd.ranks")
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class RankStartError(Exception):
+    """Ranks could not be brought into service; the message has the rank's own reason."""
+
+
+class Child:
+    """One child process and the socket to it, which is its life line."""
+
+    def __init__(self, module: str, inherit: list[int]) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module, "--fd", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno(), *inherit],
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                start_new_session=True,  # a terminal's ^C is for the daemon only
+            )
+        self.pid = self._process.pid
+        self._pidfd = os.pidfd_open(self.pid)
+        self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
+        self._outbox, self._to_send = trio.open_memory_channel[bytes](OUTBOX_MESSAGES)
+
+    def send(self, message: msgspec.Struct) -> None:
+        """Put ``message`` into the outbox. A child that lets it fill up is stuck: it is killed."""
+        try:
+            self._outbox.send_nowait(_encode(message))
+        except trio.WouldBlock:
+            log.error("rank stuck: outbox full, killing it", pid=self.pid)
+            self.kill()
+
+    def kill(self) -> None:
+        if self._process.returncode is None:
+            self._process.send_signal(signal.SIGKILL)
+
+    async def wait(self) -> int:
+        """Exit status, once the process ended."""
+        while (status := self._process.poll()) is None:
+            await trio.lowlevel.wait_readable(self._pidfd)
+        return status
+
+    async def write(self) -> None:
+        """Writer task: frames from the outbox to the child, until it is gone."""
+        try:
+            async for frame in self._to_send:
+                await self._stream.send_all(len(frame).to_bytes(4, "little") + frame)
+        except trio.BrokenResourceError:
+            pass  # its end is seen by ``wait``
+
+    async def read(self, handle: Callable[[bytes], None]) -> None:
+        """Reader task: hands every frame to ``handle``, until the child is gone."""
+        buffer = bytearray()
+        while True:
+            try:
+                chunk = await self._stream.receive_some(RECEIVE_BYTES)
+            except trio.BrokenResourceError:
+                return
+            if not chunk:
+                return
+            buffer += chunk
+            while len(buffer) >= 4:
+                length = int.from_bytes(buffer[:4], "little")
+                if length > MAX_FRAME_BYTES:
+                    log.error("rank talks nonsense, killing it", pid=self.pid, frame_bytes=length)
+                    self.kill()
+                    return
+                if len(buffer) < 4 + length:
+                    break
+                frame = bytes(buffer[4 : 4 + length])
+                del buffer[: 4 + length]
+                handle(frame)
+
+    def end(self) -> None:
+        """Kill and reap; free every descriptor."""
+        self.kill()
+        self._process.wait()
+        os.close(self._pidfd)
+        self._stream.socket.close()
+        self._outbox.close()
+
+
+@dataclass(slots=True)
+class MemoryFiles:
+    """Anonymous memory files of one host, by descriptor. They vanish with their last process."""
+
+    weights: int
+    kv: list[int]
+    exchange: list[int]
+    decode_kv: list[int]
+
+    @classmethod
+    def create(cls, config: Config, model: ModelInfo) -> MemoryFiles:
+        def make(name: str, size: int) -> int:
+            fd = os.memfd_create(f"vertumnus-{name}", os.MFD_CLOEXEC)
+            os.ftruncate(fd, size)
+            return fd
+
+        ranks = range(config.cluster.ranks)
+        block_tokens = config.cache.block_tokens
+        pool = kv_pool_bytes(model, config.kv_blocks, block_tokens)
+        decode_pool = kv_pool_bytes(model, config.decode_kv_blocks, block_tokens)
+        area = exchange_bytes(model, model.context_tokens)
+        return cls(
+            weights=make("weights", 0),  # the host helper gives it its size
+            kv=[make(f"kv-{rank}", pool) for rank in ranks],
+            exchange=[make(f"exchange-{rank}", area) for rank in ranks],
+            decode_kv=[make("decode-kv", decode_pool) for _ in range(config.cluster.decode_ranks)],
+        )
+
+    def all(self) -> list[int]:
+        return [self.weights, *self.kv, *self.exchange, *self.decode_kv]
+
+    def close(self) -> None:
+        for fd in self.all():
+            os.close(fd)
+
+
+@dataclass(slots=True)
+class _Root:
+    """Ranks that live and die together."""
+
+    ranks: range
+    kind: str
+    generation: int = 0
+    ready: set[int] = field(default_factory=set)
+    children: dict[int, Child] = field(default_factory=dict)
+    reason: str = ""
+    serving: trio.Event = field(default_factory=trio.Event)
+    restarts: deque[float] = field(default_factory=deque)
+
+
+@dataclass(frozen=True, slots=True)
+class RankEvents:
+    """Where the supervisor reports to; all of them return at once."""
+
+    up: Callable[[RankUp], None]
+    down: Callable[[list[RankDown]], None]
+    message: Callable[[FromRank], None]
+    progress: Callable[[str], None]  # one line about how far loading is
+
+
+class RankHost:
+    """All rank processes of this host and the helper that holds their weights and store."""
+
+    def __init__(self, config: Config, model: ModelInfo, path: str, events: RankEvents) -> None:
+        self._config = config
+        self._model = model
+        self._path = path
+        self._events = events
+        self._files = MemoryFiles.create(config, model)
+        self._loaded: Loaded | None = None
+        self._loaded_event = trio.Event()
+        self.all_ready = trio.Event()
+        self._roots = self._make_roots()
+        self._by_rank = {rank: root for root in self._roots for rank in root.ranks}
+
+    def _make_roots(self) -> list[_Root]:
+        cluster = self._config.cluster
+        size = max(cluster.cp_degrees)
+        roots = [
+            _Root(range(first, min(first + size, cluster.ranks)), "prefill")
+            for first in range(0, cluster.ranks, size)
+        ]
+        first_decode = cluster.ranks
+        for rank in range(first_decode, first_decode + cluster.decode_ranks):
+            roots.append(_Root(range(rank, rank + 1), "decode"))
+        return roots
+
+    # --- for the hub -------------------------------------------------------------------------------
+
+    def send(self, rank: int, message: ToRank) -> None:
+        """A message to a rank that is gone goes nowhere; ``down`` told or will tell."""
+        child = self._by_rank[rank].children.get(rank)
+        if child is not None:
+            child.send(message)
+
+    def kill(self, rank: int, reason: str) -> None:
+        root = self._by_rank[rank]
+        child = root.children.get(rank)
+        if child is not None:
+            root.reason = root.reason or reason
+            child.kill()
+
+    def pids(self) -> dict[int, int]:
+        return {rank: c.pid for root in self._roots for rank, c in root.children.items()}
+
+    # --- tasks -------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Keep everything alive until cancelled. Raises :class:`RankStartError` at start only."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._keep_helper)
+                for root in self._roots:
+                    nursery.start_soon(self._keep_root, root)
+        finally:
+            self._files.close()
+
+    async def _keep_helper(self) -> None:
+        decode = msgspec.msgpack.Decoder(FromHelper).decode
+        fault = ""
+
+        def handle(frame: bytes) -> None:
+            nonlocal fault
+            match message := decode(frame):
+                case LoadProgress():
+                    percent = 100 * message.loaded_bytes // max(1, message.total_bytes)
+                    self._events.progress(f"loading weights: {percent} %")
+                case Loaded():
+                    self._loaded = message
+                    self._events.progress("starting ranks")
+                    self._loaded_event.set()
+                case RankFault():
+                    fault = message.reason
+
+        with self._child("vertumnusd.rank.host_helper", [self._files.weights]) as helper:
+            load = LoadModel(
+                self._path,
+                self._model.name,
+                self._model.dtype,
+                self._files.weights,
+                self._config.node.rank_host,
+            )
+            helper.send(load)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(helper.write)
+                await helper.read(handle)
+                status = await helper.wait()
+                nursery.cancel_scope.cancel()
+        raise RankStartError(fault or f"the host helper ended with status {status}")
+
+    async def _keep_root(self, root: _Root) -> None:
+        while True:
+            await self._run_generation(root)
+            self._forget(root)
+            now = trio.current_time()
+            root.restarts.append(now)
+            while root.restarts and now - root.restarts[0] > RESTART_WINDOW_S:
+                root.restarts.popleft()
+            if len(root.restarts) > self._config.rank.max_restarts:
+                log.error(
+                    "ranks ended too often, leaving them out of service",
+                    ranks=list(root.ranks),
+                    restarts=len(root.restarts),
+                )
+                return
+
+    async def _run_generation(self, root: _Root) -> None:
+        """Start the root's ranks, serve until one of them ends, end the others."""
+        root.generation += 1
+        root.reason = ""
+        root.serving = trio.Event()
+        with self._children(root):
+            await self._loaded_event.wait()
+            async with trio.open_nursery() as nursery:
+                for rank, child in root.children.items():
+                    child.send(self._start_message(root, rank))
+                    nursery.start_soon(child.write)
+                    nursery.start_soon(child.read, self._reader(root, rank))
+                    nursery.start_soon(self._watch, root, rank, child, nursery.cancel_scope)
+                await self._require_start(root)
+
+    async def _require_start(self, root: _Root) -> None:
+        timeout_s = self._config.rank.start_timeout_s
+        with trio.move_on_after(timeout_s):
+            await root.serving.wait()
+        if not root.serving.is_set():
+            for rank in root.ranks:
+                self.kill(rank, f"not ready within {timeout_s:g} s")
+
+    async def _watch(
+        self, root: _Root, rank: int, child: Child, generation: trio.CancelScope
+    ) -> None:
+        status = await child.wait()
+        how = signal.Signals(-status).name if status < 0 else f"status {status}"
+        root.reason = root.reason or f"rank {rank} ended ({how})"
+        log.warning("rank ended", rank=rank, kind=root.kind, how=how, reason=root.reason)
+        generation.cancel()
+
+    def _forget(self, root: _Root) -> None:
+        """Tell the hub that the ranks are gone; before anything ever served, give up."""
+        down = [RankDown(rank, root.kind, root.reason) for rank in root.ranks]
+        root.ready.clear()
+        self._events.down(down)
+        if not self.all_ready.is_set():
+            raise RankStartError(root.reason)
+
+    def _reader(self, root: _Root, rank: int) -> Callable[[bytes], None]:
+        decode = msgspec.msgpack.Decoder(FromRank).decode
+
+        def handle(frame: bytes) -> None:
+            try:
+                message = decode(frame)
+            except msgspec.DecodeError as error:
+                self.kill(rank, f"rank {rank} sent nonsense: {error}")
+                return
+            match message:
+                case Ready():
+                    self._on_ready(root, message)
+                case RankFault():
+                    root.reason = root.reason or f"rank {rank}: {message.reason}"
+                case _:
+                    self._events.message(message)
+
+        return handle
+
+    def _on_ready(self, root: _Root, ready: Ready) -> None:
+        root.ready.add(ready.rank)
+        log.info("rank ready", rank=ready.rank, kind=root.kind, attention=ready.attention)
+        self._events.up(RankUp(ready.rank, root.kind, ready.incarnation))
+        if len(root.ready) == len(root.ranks):
+            root.serving.set()
+        if all(len(r.ready) == len(r.ranks) for r in self._roots):
+            self.all_ready.set()
+
+    def _start_message(self, root: _Root, rank: int) -> RankStart:
+        config, loaded, files = self._config, self._loaded, self._files
+        assert loaded is not None
+        decode = root.kind == "decode"
+        cores = sorted(os.sched_getaffinity(0))
+        pinned = config.rank.pin_cores and not decode
+        return RankStart(
+            rank=rank,
+            kind=root.kind,
+            incarnation=root.generation,
+            generation=f"{root.ranks.start}.{root.generation}",
+            model=loaded.model,
+            tensors=loaded.tensors,
+            weights_fd=files.weights,
+            store_host=config.node.rank_host,
+            store_port=loaded.store_port,
+            cp_degrees=config.cluster.cp_degrees,
+            home_ranks=config.home_ranks,
+            block_tokens=config.cache.block_tokens,
+            kv_blocks=config.kv_blocks,
+            kv_fds=tuple(files.kv),
+            exchange_fds=tuple(files.exchange),
+            exchange_tokens=loaded.model.context_tokens,
+            own_kv_fd=files.decode_kv[rank - config.cluster.ranks] if decode else -1,
+            own_kv_blocks=config.decode_kv_blocks if decode else config.kv_blocks,
+            core=cores[rank % len(cores)] if pinned else -1,
+            collective_timeout_s=config.rank.collective_timeout_s,
+        )
+
+    @contextmanager
+    def _child(self, module: str, inherit: list[int]) -> Iterator[Child]:
+        child = Child(module, inherit)
+        try:
+            yield child
+        finally:
+            child.end()
+
+    @contextmanager
+    def _children(self, root: _Root) -> Iterator[None]:
+        with ExitStack() as stack:
+            for rank in root.ranks:
+                child = stack.enter_context(self._child("vertumnusd.rank", self._files.all()))
+                root.children[rank] = child
+            try:
+                yield
+            finally:
+                root.children.clear()
