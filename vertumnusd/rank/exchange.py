@@ -1,0 +1,68 @@
+"""How the ranks of a worker show each other the K and V of a layer: through shared memory.
+
+The exchange area of a worker's cp_rank 0 is the buffer of the whole worker. Every rank writes K
+and V of its own chunks at their positions in the suffix, all meet at one barrier, and then every
+rank reads the suffix as one contiguous view.
+
+One barrier a layer is enough because the area is double buffered and the halves take turns. A
+rank that writes turn n + 2 into the half of turn n has passed the barrier of turn n + 1, so every
+peer has entered that barrier, hence has finished reading turn n. Turns count exchanges since the
+geometry was adopted, not layers: when a paused request resumes, two exchanges in a row may be of
+layers with the same parity. All ranks of a worker run the same steps, so their counts agree; and
+a geometry changes only when no step is running, so no reader is left behind in an old one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from vertumnusd.messages import ModelInfo
+from vertumnusd.rank.groups import Group
+from vertumnusd.rank.weights import DTYPES, map_shared
+
+
+class Exchange:
+    """The exchange areas of a host's ranks, and the one in use. ``fds[i]`` is rank i's.
+
+    ``turn`` counts the exchanges since the geometry was adopted.
+    """
+
+    def __init__(self, fds: Sequence[int], model: ModelInfo, tokens: int) -> None:
+        self.tokens = tokens
+        shape = (2, 2, tokens, model.kv_heads, model.head_dim)
+        self._areas_22SHD = [map_shared(fd, shape, DTYPES[model.dtype]) for fd in fds]
+        self._group: Group | None = None
+        self.turn = 0
+
+    @staticmethod
+    def size_bytes(model: ModelInfo, tokens: int) -> int:
+        return 2 * tokens * model.kv_bytes_per_token // model.layers
+
+    def adopt(self, group: Group) -> None:
+        """Use the buffer of this group from now on, starting at turn 0 as all its ranks do."""
+        self._group = group
+        self.turn = 0
+
+    def put(self, start: int, k_THD: Tensor, v_THD: Tensor) -> None:
+        """Show K and V of this rank's suffix tokens from ``start`` on, at the next meeting."""
+        stop = start + k_THD.shape[0]
+        k_SHD, v_SHD = self._half()
+        k_SHD[start:stop] = k_THD
+        v_SHD[start:stop] = v_THD
+
+    def meet(self, tokens: int) -> tuple[Tensor, Tensor]:
+        """Wait for all ranks; K and V (S, H, D) of the whole suffix of ``tokens`` tokens.
+
+        The views stay valid until this rank enters the next meeting.
+        """
+        assert self._group is not None
+        self._group.barrier()
+        k_SHD, v_SHD = self._half()
+        self.turn += 1
+        return k_SHD[:tokens], v_SHD[:tokens]
+
+    def _half(self) -> Tensor:
+        assert self._group is not None
+        return self._areas_22SHD[self._group.base][self.turn % 2]

@@ -1,0 +1,208 @@
+"""Context-parallel prefill: runs layer ranges of requests over the ranks of a worker.
+
+A rank computes its zigzag chunks of the uncached suffix. Each chunk attends to the cached prefix,
+read in place from the pools of the home's ranks, to the suffix before it, and causally to itself;
+the parts are merged by their log-sum-exp. K and V of the suffix pass through the exchange, from
+where the owner of each block copies it into its pool. Between two steps of a request only its
+hidden states wait here, so other requests may run in between.
+
+Shapes: T this rank's rows, S suffix tokens, E hidden, H heads, D head dim, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from vertumnus_kernels.attention import attend, merge
+
+from vertumnusd.layout import owned_blocks
+from vertumnusd.messages import Begin, RankStart
+from vertumnusd.rank.exchange import Exchange
+from vertumnusd.rank.groups import Group, Groups
+from vertumnusd.rank.kv_pool import KVPool
+from vertumnusd.rank.models.llama import Llama
+from vertumnusd.rank.plan import Chunk, block_runs, chunks
+
+KV = tuple[Tensor, Tensor]
+
+
+class PrefillError(RuntimeError):
+    """This request cannot go on, on this rank; others can."""
+
+
+@dataclass(slots=True)
+class _Job:
+    """One request on this rank: where its tokens come from and where its KV goes."""
+
+    suffix_tokens: int
+    chunks: tuple[Chunk, ...]
+    ids_T: Tensor
+    positions_T: Tensor
+    prefix: list[tuple[KVPool, list[int]]]  # the cached blocks, by the pool they are in
+    stores: list[tuple[slice, int]]  # complete suffix blocks → pool ids; see plan.block_runs
+    tail_id: int | None  # where the incomplete last block goes, if that is in our pool
+    x_TE: Tensor | None = None  # hidden states, once the first layer has begun
+
+    @property
+    def has_last(self) -> bool:
+        """Whether this rank computes the prompt's last token."""
+        return bool(self.chunks) and self.chunks[-1].stop == self.suffix_tokens
+
+
+class Prefill:
+    """The prefills of one rank. ``pools[i]`` is the KV pool of rank i of this host."""
+
+    def __init__(
+        self,
+        start: RankStart,
+        model: Llama,
+        pools: Sequence[KVPool],
+        exchange: Exchange,
+        groups: Groups,
+    ) -> None:
+        self._start = start
+        self._model = model
+        self._pools = pools
+        self._exchange = exchange
+        self._groups = groups
+        self._group: Group | None = None  # None at degree 1
+        self._jobs: dict[str, _Job] = {}
+
+    def adopt(self, degree: int, base: int) -> None:
+        """Use this geometry from the next Begin on. KeyError if this rank is in no such group."""
+        self._group = self._groups.group(degree, base) if degree > 1 else None
+        if self._group is not None:
+            self._exchange.adopt(self._group)
+
+    def begin(self, begin: Begin, writable: set[int]) -> None:
+        """Take a request on; ``writable`` are the chain's blocks that go into this rank's pool.
+
+        Raises PrefillError, on every rank alike, for a suffix that the exchange cannot hold.
+        """
+        tokens = torch.frombuffer(bytearray(begin.tokens), dtype=torch.int32)
+        if len(tokens) > self._exchange.tokens:
+            raise PrefillError(
+                f"{len(tokens)} uncached tokens; at most {self._exchange.tokens} fit the exchange"
+            )
+        group = self._group
+        own = (
+            chunks(len(tokens), group.degree, group.cp_rank) if group else chunks(len(tokens), 1, 0)
+        )
+        rows_T = torch.cat([torch.arange(0), *(torch.arange(c.start, c.stop) for c in own)])
+        first_block = begin.cached_tokens // self._start.block_tokens
+        full_blocks, tail = divmod(len(tokens), self._start.block_tokens)
+        block_ids = array("I", begin.block_ids)
+        last = first_block + full_blocks
+        self._jobs[begin.request] = _Job(
+            suffix_tokens=len(tokens),
+            chunks=own,
+            ids_T=tokens[rows_T],
+            positions_T=rows_T + begin.cached_tokens,
+            prefix=self._prefix(begin, block_ids, first_block),
+            stores=block_runs(writable, block_ids, first_block, full_blocks),
+            tail_id=block_ids[last] if tail and last in writable else None,
+        )
+
+    @torch.inference_mode()
+    def run(self, request: str, first_layer: int, last_layer: int) -> Tensor | None:
+        """Run layers ``first_layer`` … ``last_layer - 1``.
+
+        After the model's last layer the rank with the prompt's last token returns its logits (V,)
+        in float32. Raises PrefillError for an unknown request, and for a failure, after which the
+        request is unknown; but not before having met the other ranks as often as the step does,
+        for they go on, and the next step is everyone's. CollectiveError is raised at once.
+        """
+        end = self._exchange.turn + last_layer - first_layer
+        try:
+            return self._run(self._jobs[request], first_layer, last_layer)
+        except (KeyError, RuntimeError, MemoryError) as error:
+            self._jobs.pop(request, None)
+            while self._group is not None and self._exchange.turn < end:
+                self._exchange.meet(0)
+            raise PrefillError(f"{type(error).__name__}: {error}") from error
+
+    def discard(self, request: str) -> None:
+        """Forget the request; unknown ones are ignored."""
+        self._jobs.pop(request, None)
+
+    def knows(self, request: str) -> bool:
+        return request in self._jobs
+
+    def _prefix(
+        self, begin: Begin, block_ids: Sequence[int], cached_blocks: int
+    ) -> list[tuple[KVPool, list[int]]]:
+        home = range(begin.home_base, begin.home_base + self._start.home_ranks)
+        owned = (
+            (rank, owned_blocks(rank, cached_blocks, home.start, begin.rotation, len(home)))
+            for rank in home
+        )
+        return [
+            (self._pools[rank], [block_ids[b] for b in blocks]) for rank, blocks in owned if blocks
+        ]
+
+    def _run(self, job: _Job, first_layer: int, last_layer: int) -> Tensor | None:
+        if first_layer == 0:
+            job.x_TE = self._model.embed(job.ids_T)
+        for layer in range(first_layer, last_layer):
+            job.x_TE = self._layer(job, layer, job.x_TE)
+        if last_layer < self._start.model.layers or not job.has_last:
+            return None
+        return self._model.logits(job.x_TE)[0].float()
+
+    def _layer(self, job: _Job, layer: int, x_TE: Tensor) -> Tensor:
+        q_THD, k_THD, v_THD = self._model.qkv(layer, x_TE, job.positions_T)
+        k_SHD, v_SHD = self._suffix(job, k_THD, v_THD)
+        self._store(job, layer, k_SHD, v_SHD)
+        own = job.chunks
+        if layer == self._start.model.layers - 1:
+            # Nothing follows but the last token's logits, so only its row goes on.
+            own = (Chunk(job.suffix_tokens - 1, job.suffix_tokens, 0),) if job.has_last else ()
+            q_THD, x_TE = q_THD[-1:], x_TE[-1:]
+        prefix = [
+            piece
+            for pool, ids in job.prefix
+            for piece in pool.pieces(layer, ids, len(ids) * pool.block_tokens)
+        ]
+        attn = [self._attend(c, q_THD[c.rows], prefix, k_SHD, v_SHD) for c in own]
+        if not attn:
+            return x_TE[:0]
+        return self._model.finish(layer, x_TE, torch.cat(attn) if len(attn) > 1 else attn[0])
+
+    def _suffix(self, job: _Job, k_THD: Tensor, v_THD: Tensor) -> KV:
+        """K and V of the whole suffix, from all ranks of the worker."""
+        if self._group is None:
+            return k_THD, v_THD
+        for chunk in job.chunks:
+            self._exchange.put(chunk.start, k_THD[chunk.rows], v_THD[chunk.rows])
+        return self._exchange.meet(job.suffix_tokens)
+
+    def _store(self, job: _Job, layer: int, k_SHD: Tensor, v_SHD: Tensor) -> None:
+        """Copy the suffix blocks that this rank owns into its pool."""
+        pool = self._pools[self._start.rank]
+        full_tokens = job.suffix_tokens - job.suffix_tokens % pool.block_tokens
+        k_NTHD, v_NTHD = (
+            kv[:full_tokens].unflatten(0, (-1, pool.block_tokens)) for kv in (k_SHD, v_SHD)
+        )
+        for blocks, first_id in job.stores:
+            pool.write_blocks(layer, first_id, k_NTHD[blocks], v_NTHD[blocks])
+        if job.tail_id is not None:
+            pool.write(layer, job.tail_id, 0, k_SHD[full_tokens:], v_SHD[full_tokens:])
+
+    def _attend(
+        self, chunk: Chunk, q_THD: Tensor, prefix: Sequence[KV], k_SHD: Tensor, v_SHD: Tensor
+    ) -> Tensor:
+        """Attention of one chunk over the prefix, the suffix before it, and itself."""
+        scale = self._start.model.head_dim**-0.5
+        parts = [attend(q_THD, k, v, False, scale) for k, v in prefix]
+        # One row sees all of itself: no mask is needed, so it joins the tokens before it.
+        diagonal = chunk.start if chunk.stop - chunk.start > 1 else chunk.stop
+        if diagonal > 0:
+            parts.append(attend(q_THD, k_SHD[:diagonal], v_SHD[:diagonal], False, scale))
+        if diagonal < chunk.stop:
+            own = slice(diagonal, chunk.stop)
+            parts.append(attend(q_THD, k_SHD[own], v_SHD[own], True, scale))
+        return merge(parts)[0]
