@@ -142,7 +142,9 @@ def _reject_unknown_keys(source: str, table: dict[str, Any]) -> None:
         if section not in sections:
             raise ConfigError(f"{source}: unknown section [{section}]{_near(section, sections)}")
         if not isinstance(values, dict):
-            raise ConfigError(f"{source}: {section} = {values!r}: a section [{section}] is expected")
+            raise ConfigError(
+                f"{source}: {section} = {values!r}: a section [{section}] is expected"
+            )
         known = [f.encode_name for f in msgspec.structs.fields(sections[section])]
         for key in values:
             if key not in known:
@@ -182,7 +184,9 @@ def _check_values(source: str, config: Config) -> None:
     homes = config.home_ranks
     home_fits = homes >= 1 and min(degrees) % homes == 0
     divisors = ", ".join(str(d) for d in range(1, min(degrees) + 1) if min(degrees) % d == 0)
-    require(home_fits, "cluster.home_ranks", homes, f"a home lies in every worker: one of {divisors}")
+    require(
+        home_fits, "cluster.home_ranks", homes, f"a home lies in every worker: one of {divisors}"
+    )
     require(cluster.decode_ranks >= 1, "cluster.decode_ranks", cluster.decode_ranks, "at least 1")
     require(0 <= config.node.port <= 65535, "node.port", config.node.port, "0 … 65535 is allowed")
     require(
@@ -245,7 +249,9 @@ def load_profile(config: ModelConfig, model: str) -> tuple[PrefillTime, str]:
         profile = msgspec.toml.decode(path.read_bytes(), type=_Profile)
         by_degree = {int(degree): c for degree, c in profile.degree.items()}
     except OSError as error:
-        raise ConfigError(f"model.profile = {config.profile!r}: {path}: {error.strerror}") from error
+        raise ConfigError(
+            f"model.profile = {config.profile!r}: {path}: {error.strerror}"
+        ) from error
     except (msgspec.DecodeError, ValueError) as error:
         raise ConfigError(f"{path}: {error}") from error
     return PrefillTime(profile.shared, by_degree), path.name
@@ -259,7 +265,9 @@ def _profile_path(config: ModelConfig, model: str) -> Path:
         path = PROFILES / f"{config.profile}.toml"
         if not path.exists():
             names = ", ".join(sorted(p.stem for p in PROFILES.glob("*.toml")))
-            raise ConfigError(f"model.profile = {config.profile!r}: no such profile; known: {names}")
+            raise ConfigError(
+                f"model.profile = {config.profile!r}: no such profile; known: {names}"
+            )
         return path
     measured = PROFILES / f"{model.lower()}_cpu_{config.dtype}.toml"
     return measured if measured.exists() else PROFILES / "fallback.toml"

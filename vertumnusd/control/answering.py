@@ -78,9 +78,7 @@ class Over:
     request: str
 
 
-AnsweringCommand = (
-    Emit | AdmitToLead | AbortAtLead | Resubmit | Over | SendRank | Cancel | Done
-)
+AnsweringCommand = Emit | AdmitToLead | AbortAtLead | Resubmit | Over | SendRank | Cancel | Done
 
 
 class Answering:
@@ -143,9 +141,7 @@ class Answering:
         commands: list[AnsweringCommand] = []
         if dispatch.decode_rank >= 0:
             self._decode_open = True
-            message = Open(
-                self.request, dispatch.decode_blocks, self._sampling, self._stop_tokens
-            )
+            message = Open(self.request, dispatch.decode_blocks, self._sampling, self._stop_tokens)
             commands.append(SendRank(dispatch.decode_rank, message))
         return [*commands, AdmitToLead(dispatch, len(self.emitted))]
 

@@ -255,9 +255,7 @@ class Hub:
                     if lead is not None:
                         self._act_lead(lead.abort(self._effects.now(), command.request))
                 case Lost():
-                    self._tell(
-                        command.request, lambda a, c=command: a.on_lost(c.attempt, c.reason)
-                    )
+                    self._tell(command.request, lambda a, c=command: a.on_lost(c.attempt, c.reason))
             self._effects.report(command)
 
     def _new_lead(self, exposed: Exposed) -> Lead:
@@ -284,9 +282,7 @@ class Hub:
 
     # --- carrying out the machines' commands -----------------------------------------------------------
 
-    def _tell(
-        self, request: str, event: Callable[[Answering], list[AnsweringCommand]]
-    ) -> None:
+    def _tell(self, request: str, event: Callable[[Answering], list[AnsweringCommand]]) -> None:
         entry = self._requests.get(request)
         if entry is not None:
             self._act(request, event(entry.answering))
@@ -318,13 +314,9 @@ class Hub:
                 case SendRank():
                     self._effects.send(command.rank, command.message)
                 case FirstToken():
-                    self._tell(
-                        command.request, lambda a, c=command: a.on_first_token(now, c)
-                    )
+                    self._tell(command.request, lambda a, c=command: a.on_first_token(now, c))
                 case RunFailed():
-                    self._tell(
-                        command.request, lambda a, c=command: a.on_prefill_failed(c.reason)
-                    )
+                    self._tell(command.request, lambda a, c=command: a.on_prefill_failed(c.reason))
                 case PrefillDone():
                     self._events.append(command)
                     self._tell(command.request, lambda a, c=command: a.on_prefill_done(now, c))

@@ -1,0 +1,251 @@
+"""The lead: reservations, numbered steps, hand-off, aborts."""
+
+from array import array
+
+import pytest
+
+from vertumnusd.control.lead import FirstToken, Lead, Prefill, RunFailed, SendRank
+from vertumnusd.messages import (
+    Begin,
+    Discard,
+    Dispatch,
+    HandedOff,
+    PrefillDone,
+    Pull,
+    Pulled,
+    Release,
+    Reserve,
+    Reserved,
+    ReserveFailed,
+    RoomMissing,
+    Sampling,
+    Step,
+    StepDone,
+    StepFailed,
+)
+
+DECODE = 9
+BLOCK = 4
+LAYERS = 6
+
+
+def new_lead(degree: int = 1, home_ranks: int = 1, step_s: float = 1.0) -> Lead:
+    return Lead(
+        term=1,
+        epoch=5,
+        degree=degree,
+        base=0,
+        home_ranks=home_ranks,
+        block_tokens=BLOCK,
+        layers=LAYERS,
+        step_s=step_s,
+        progress_timeout_s=5.0,
+    )
+
+
+def prefill(
+    request: str,
+    tokens: int,
+    chain: bytes = b"",
+    predicted_s: float = 2.0,
+    decode_rank: int = DECODE,
+) -> Prefill:
+    dispatch = Dispatch(1, 5, request, 0, "CP1[0]", 1, 0, 0, predicted_s, decode_rank, 4)
+    return Prefill(dispatch, array("I", range(tokens)).tobytes(), chain, Sampling(), 0, True)
+
+
+def u32(*ids: int) -> bytes:
+    return array("I", ids).tobytes()
+
+
+def messages(commands, kind, rank=None):
+    return [
+        c.message
+        for c in commands
+        if isinstance(c, SendRank) and isinstance(c.message, kind) and rank in (None, c.rank)
+    ]
+
+
+def step_done(rank: int, seq: int, request: str = "a", token: int = -1) -> StepDone:
+    return StepDone(rank, 5, seq, request, 0.5, token)
+
+
+def running(lead: Lead, request: str = "a", tokens: int = 6, **kwargs):
+    """Admit a request and let rank 0 confirm its reservation."""
+    first = lead.admit(0.0, prefill(request, tokens, **kwargs))
+    (reserve,) = messages(first, Reserve)
+    ids = u32(*range(reserve.blocks))
+    return lead.step(0.0, Reserved(0, 5, request, 0, ids))
+
+
+def test_a_prompt_is_cut_into_layer_ranges_of_the_configured_time():
+    commands = running(new_lead(step_s=1.0))  # 2 s over 6 layers: 3 layers a step
+
+    assert [(s.seq, s.first_layer, s.last_layer) for s in messages(commands, Step)] == [
+        (1, 0, 3),
+        (2, 3, 6),
+    ]
+
+
+def test_one_step_stays_queued_ahead_of_the_running_one():
+    lead = new_lead(step_s=0.3)  # one layer a step
+    assert [s.seq for s in messages(running(lead), Step)] == [1, 2]
+
+    assert [s.seq for s in messages(lead.step(1.0, step_done(0, 1)), Step)] == [3]
+
+
+def test_begin_carries_only_the_uncached_tokens():
+    lead = new_lead()
+    lead.admit(0.0, prefill("a", 10, chain=bytes(32)))
+    commands = lead.step(0.0, Reserved(0, 5, "a", 2, u32(7, 8, 3)))
+
+    (begin,) = messages(commands, Begin)
+    assert begin.cached_tokens == 8
+    assert begin.tokens == u32(8, 9)
+    assert begin.block_ids == u32(7, 8, 3)
+
+
+def test_a_fully_cached_prompt_still_computes_its_last_block():
+    lead = new_lead()
+    (reserve,) = messages(lead.admit(0.0, prefill("a", 8, chain=bytes(32))), Reserve)
+    (begin,) = messages(lead.step(0.0, Reserved(0, 5, "a", 2, u32(7, 8))), Begin)
+
+    assert reserve.max_cached == 1
+    assert (begin.cached_tokens, begin.tokens) == (4, u32(4, 5, 6, 7))
+
+
+def test_the_cached_prefix_is_what_every_rank_of_the_home_holds():
+    lead = new_lead(degree=2, home_ranks=2)
+    chain = (1).to_bytes(8, "little") + bytes(40)  # rotation 1: rank 1 owns blocks 0 and 2
+    lead.admit(0.0, prefill("a", 13, chain=chain))
+    assert not lead.step(0.0, Reserved(0, 5, "a", 3, u32(20, 21)))
+    (begin, _) = messages(lead.step(0.0, Reserved(1, 5, "a", 2, u32(30, 31))), Begin)
+
+    assert begin.cached_tokens == 8
+    assert begin.block_ids == u32(30, 20, 31, 21)
+
+
+def test_the_first_token_is_told_before_the_other_ranks_are_done():
+    lead = new_lead(degree=2)
+    running(lead)
+    lead.step(1.0, step_done(0, 1))
+    lead.step(1.0, step_done(1, 1))
+
+    assert lead.step(2.0, step_done(0, 2, token=42)) == [FirstToken("a", 42, 0, 1.0)]
+    assert PrefillDone("a", 0, 0, 1.0) in lead.step(2.0, step_done(1, 2))
+
+
+def test_each_step_is_pulled_and_blocks_are_released_after_the_last_pull():
+    lead = new_lead()
+    running(lead)
+    (pull,) = messages(lead.step(1.0, step_done(0, 1)), Pull, DECODE)
+    assert (pull.first_layer, pull.last_layer) == (0, 3)
+    done = lead.step(2.0, step_done(0, 2, token=1))
+    assert not messages(done, Release)
+
+    assert not lead.step(2.1, Pulled(DECODE, "a", 3, 1, 0.1))
+    assert lead.step(2.2, Pulled(DECODE, "a", 6, 1, 0.1)) == [
+        SendRank(0, Release("a")),
+        HandedOff("a", 0),
+    ]
+    assert not lead.requests
+
+
+def test_the_request_ahead_runs_when_the_first_has_no_layers_left():
+    lead = new_lead()
+    running(lead, "a")
+    assert not messages(running(lead, "b"), Step)  # two steps of "a" are out
+
+    assert [s.request for s in messages(lead.step(1.0, step_done(0, 1)), Step)] == ["b"]
+
+
+def test_a_follower_reserves_after_its_leader_so_that_it_hits():
+    lead = new_lead()
+    running(lead, "a", chain=bytes(16))
+    assert not messages(lead.admit(0.0, prefill("b", 6, chain=bytes(16))), Reserve)
+    lead.step(1.0, step_done(0, 1))
+
+    after = lead.step(2.0, step_done(0, 2, token=1))
+    assert [r.request for r in messages(after, Reserve)] == ["b"]
+
+
+def test_an_abort_stops_at_the_next_step_border():
+    lead = new_lead(step_s=0.3)
+    running(lead)
+    assert lead.abort(0.5, "a") == [SendRank(0, Discard(1, 5, "a"))]
+    assert lead.step(1.0, step_done(0, 1)) == []  # no further step, no pull
+
+    assert lead.step(2.0, step_done(0, 2)) == [
+        SendRank(0, Release("a")),
+        PrefillDone("a", 0, 0, 1.0),
+        HandedOff("a", 0),
+    ]
+
+
+def test_an_abort_while_reserving_waits_for_the_reply_and_releases():
+    lead = new_lead()
+    lead.admit(0.0, prefill("a", 6))
+    assert lead.abort(0.0, "a") == []
+    assert SendRank(0, Release("a")) in lead.step(0.1, Reserved(0, 5, "a", 0, u32(0, 1)))
+
+
+def test_an_abort_does_not_hold_up_the_request_behind():
+    lead = new_lead(step_s=0.3)
+    running(lead, "a")
+    running(lead, "b")
+    lead.abort(0.5, "a")
+
+    assert [s.request for s in messages(lead.step(1.0, step_done(0, 1)), Step)] == ["b"]
+
+
+def test_missing_room_gives_the_request_back_and_unpins_the_rest_of_the_home():
+    lead = new_lead(degree=2, home_ranks=2)
+    lead.admit(0.0, prefill("a", 13))
+    lead.step(0.0, Reserved(0, 5, "a", 0, u32(1, 2)))
+
+    assert lead.step(0.0, ReserveFailed(1, 5, "a", 2, 0)) == [
+        SendRank(0, Release("a")),
+        RoomMissing("a", 0),
+    ]
+    assert not lead.requests
+
+
+def test_a_failed_step_fails_its_request_alone():
+    lead = new_lead()
+    running(lead, "a")
+    running(lead, "b")
+    commands = lead.step(1.0, StepFailed(0, 5, 1, "a", "out of memory"))
+
+    assert RunFailed("a", "out of memory") in commands
+    assert [s.request for s in messages(commands, Step)] == ["b"]
+
+
+def test_a_lost_decode_rank_frees_the_blocks_that_it_was_reading():
+    lead = new_lead()
+    running(lead)
+    lead.step(1.0, step_done(0, 1))
+    lead.step(2.0, step_done(0, 2, token=1))
+
+    assert lead.lose_decode_rank(3.0, DECODE) == [SendRank(0, Release("a")), HandedOff("a", 0)]
+
+
+def test_replies_of_another_epoch_and_repeats_are_ignored():
+    lead = new_lead(step_s=0.3)
+    running(lead)
+    assert lead.step(1.0, StepDone(0, 4, 1, "a", 0.5)) == []
+    lead.step(1.0, step_done(0, 1))
+    assert lead.step(1.0, step_done(0, 1)) == []
+
+
+def test_a_rank_is_stuck_after_five_times_the_predicted_time():
+    lead = new_lead(step_s=3.0)
+    running(lead, predicted_s=12.0)  # 2 layers, 4 s a step
+    assert lead.stuck_ranks(19.9) == []
+    assert lead.stuck_ranks(20.1) == [0]
+
+
+def test_a_request_cannot_be_admitted_twice():
+    lead = new_lead()
+    lead.admit(0.0, prefill("a", 6))
+    with pytest.raises(ValueError, match="already"):
+        lead.admit(0.0, prefill("a", 6))

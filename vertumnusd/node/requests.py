@@ -1,0 +1,78 @@
+"""The node behind its doors: implements :class:`service.Service` over the hub."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+
+from vertumnusd.messages import Answer, Failed, Finished, ModelInfo
+from vertumnusd.node.hub import Hub
+from vertumnusd.node.service import Job
+
+# Beyond its tokens an answer has a placement for each attempt and one ending.
+EVENTS_BESIDES_TOKENS = 16
+
+
+class Requests:
+    """Open answers of this gateway, each a bounded channel that the hub fills."""
+
+    def __init__(
+        self,
+        model: ModelInfo,
+        kv_capacity_tokens: int,
+        observe: Callable[[Answer], None],
+    ) -> None:
+        self.model = model
+        self.kv_capacity_tokens = kv_capacity_tokens
+        self.unready = "starting"
+        self._observe = observe
+        self._hub: Hub | None = None
+        self._answers: dict[str, trio.MemorySendChannel[Answer]] = {}
+
+    def attach(self, hub: Hub) -> None:
+        """The hub emits through ``emit``, and is made after it."""
+        self._hub = hub
+
+    def unready_reason(self) -> str:
+        return self.unready
+
+    def running(self) -> int:
+        """Answers that are not over yet."""
+        return len(self._answers)
+
+    def cluster(self) -> dict[str, Any]:
+        assert self._hub is not None
+        return {"model": self.model.name, "unready": self.unready, **self._hub.snapshot()}
+
+    def emit(self, request: str, event: Answer) -> None:
+        """From the hub: the next event of an answer. Answers whose client left have no channel."""
+        if isinstance(event, Finished | Failed):
+            self._observe(event)
+        channel = self._answers.get(request)
+        if channel is not None:
+            channel.send_nowait(event)
+
+    @asynccontextmanager
+    async def answer(self, job: Job) -> AsyncIterator[AsyncIterator[Answer]]:
+        assert self._hub is not None
+        capacity = job.max_new_tokens + EVENTS_BESIDES_TOKENS
+        send, receive = trio.open_memory_channel[Answer](capacity)
+        self._answers[job.request] = send
+        try:
+            self._hub.submit(job)
+            yield _until_end(receive)
+        finally:
+            del self._answers[job.request]
+            self._hub.leave(job.request)
+            send.close()
+            receive.close()
+
+
+async def _until_end(receive: trio.MemoryReceiveChannel[Answer]) -> AsyncIterator[Answer]:
+    async for event in receive:
+        yield event
+        if isinstance(event, Finished | Failed):
+            return
