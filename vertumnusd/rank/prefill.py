@@ -147,11 +147,14 @@ class Prefill:
     def _run(self, job: _Job, first_layer: int, last_layer: int) -> Tensor | None:
         if first_layer == 0:
             job.x_TE = self._model.embed(job.ids_T)
+        x_TE = job.x_TE
+        assert x_TE is not None, "the first step of a request starts at layer 0"
         for layer in range(first_layer, last_layer):
-            job.x_TE = self._layer(job, layer, job.x_TE)
+            x_TE = self._layer(job, layer, x_TE)
+        job.x_TE = x_TE
         if last_layer < self._start.model.layers or not job.has_last:
             return None
-        return self._model.logits(job.x_TE)[0].float()
+        return self._model.logits(x_TE)[0].float()
 
     def _layer(self, job: _Job, layer: int, x_TE: Tensor) -> Tensor:
         q_THD, k_THD, v_THD = self._model.qkv(layer, x_TE, job.positions_T)
@@ -185,7 +188,7 @@ class Prefill:
         pool = self._pools[self._start.rank]
         full_tokens = job.suffix_tokens - job.suffix_tokens % pool.block_tokens
         k_NTHD, v_NTHD = (
-            kv[:full_tokens].unflatten(0, (-1, pool.block_tokens)) for kv in (k_SHD, v_SHD)
+            kv[:full_tokens].view(-1, pool.block_tokens, *kv.shape[1:]) for kv in (k_SHD, v_SHD)
         )
         for blocks, first_id in job.stores:
             pool.write_blocks(layer, first_id, k_NTHD[blocks], v_NTHD[blocks])
