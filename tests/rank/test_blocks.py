@@ -115,6 +115,35 @@ def test_a_released_reservation_publishes_nothing() -> None:
     assert table.cached_blocks == 0
 
 
+def test_what_is_retracted_is_private_until_its_release() -> None:
+    table = BlockTable(8)
+    prefill(table, "a", "a")
+    reserve(table, "b", "abc")
+    publish(table, "b")
+    b, c = chain_of("abc")[1:]
+    assert table.retract("b") == [c, b]
+    assert publish(table, "b") == []
+    assert (table.cached_blocks, table.pinned_blocks, table.free_blocks) == (1, 3, 5)
+    table.release("b")
+    assert (table.cached_blocks, table.pinned_blocks, table.free_blocks) == (1, 0, 7)
+
+
+def test_a_retracted_reservation_publishes_nothing_later() -> None:
+    table = BlockTable(8)
+    reserve(table, "a", "ab")
+    assert table.retract("a") == []
+    assert publish(table, "a") == []
+
+
+def test_a_block_that_others_pinned_is_not_retracted() -> None:
+    table = BlockTable(8)
+    reserve(table, "a", "ab")
+    publish(table, "a")
+    reserve(table, "b", "a")
+    assert table.retract("a") == [chain_of("ab")[1]]
+    assert table.retract("unknown") == []
+
+
 def test_no_room_changes_nothing() -> None:
     table = BlockTable(6)
     prefill(table, "a", "ab")
@@ -243,6 +272,21 @@ class BlockTableMachine(RuleBasedStateMachine):
         self.held |= set(stored)
         self.pinned[request] |= self.kept[request]
         assert self.kept[request] <= self.held
+
+    @precondition(lambda self: self.owned_ids)
+    @rule(data=st.data())
+    def retract(self, data: st.DataObject) -> None:
+        request = data.draw(st.sampled_from(sorted(self.owned_ids)))
+        retracted = self.table.retract(request)
+        others = set().union(*(self.pinned[r] for r in self.pinned if r != request))
+        assert not set(retracted) & others
+        assert set(retracted) <= self.pinned[request] & self.held
+        reservation = self.table.reservation(request)
+        assert reservation is not None
+        self.held -= set(retracted)
+        self.pinned[request] -= set(retracted)
+        self.fresh[request] = set(reservation.fresh.values())
+        self.kept[request] = set()
 
     @precondition(lambda self: self.owned_ids)
     @rule(data=st.data())

@@ -3,8 +3,8 @@
 Every block id is in exactly one of three states::
 
     free ──reserve──► reserved (fresh) ──publish──► held (named by its hash) ──evict──► free
-      ▲                    │ release                   pinned while a reservation uses it
-      └────────────────────┘
+      ▲                    │       ▲                   │    pinned while a reservation uses it
+      └──────release───────┘       └──────retract──────┘
 
 A reservation pins the owned blocks of its chain that are held and sets fresh ones aside for the
 rest. Held blocks are pinned wherever they stand in the chain, also behind a gap and also when the
@@ -46,6 +46,7 @@ class Reservation:
     keep: bool
     pinned: dict[int, bytes] = field(default_factory=dict)
     fresh: dict[int, int] = field(default_factory=dict)
+    published: list[int] = field(default_factory=list)  # chain indices
 
     def writable(self, cached_blocks: int) -> set[int]:
         """Chain indices whose KV must be stored here, when ``cached_blocks`` are used from cache.
@@ -149,8 +150,29 @@ class BlockTable:
                 self._held[block_hash] = _Held(reservation.fresh.pop(index), pins=0)
                 parent = reservation.hashes[index - 1] if index else NO_PARENT
                 stored.append((parent, block_hash))
+                reservation.published.append(index)
             self._pin(reservation, index, block_hash)
         return stored
+
+    def retract(self, request: str) -> list[bytes]:
+        """Take back what the request published, and let it publish nothing more: it failed.
+
+        The blocks are private again until the release. One that another reservation has pinned
+        meanwhile keeps its name; a lead reserves nothing behind a prefill that may still fail.
+        """
+        reservation = self._reservations.get(request)
+        if reservation is None:
+            return []
+        reservation.keep = False
+        retracted = []
+        for index in reversed(reservation.published):
+            block_hash = reservation.pinned[index]
+            if self._held[block_hash].pins == 1:
+                del reservation.pinned[index]
+                reservation.fresh[index] = self._held.pop(block_hash).block_id
+                retracted.append(block_hash)
+        reservation.published.clear()
+        return retracted
 
     def release(self, request: str) -> bool:
         """Unpin the request's blocks and free those never published. False if it has none."""

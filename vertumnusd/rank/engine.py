@@ -1,0 +1,110 @@
+"""The engine thread of a prefill rank: the model, and the requests whose steps are under way.
+
+A failed step is the request's own affair: it is reported, the request waits for its Discard, and
+the others go on. (A failed collective is not: it ends the rank.) When a step fails on one rank of a
+worker, the others have computed with KV that never came, without knowing, and may have published
+it. The Discard which follows every failure takes that back; see ``Cache.retract``.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+
+from vertumnus_kernels.attention import implementation
+
+from vertumnusd.messages import Adopt, Adopted, Begin, RankStart, Ready, Step, StepDone, StepFailed
+from vertumnusd.rank.blocks import Reservation
+from vertumnusd.rank.cache import Cache
+from vertumnusd.rank.exchange import Exchange
+from vertumnusd.rank.groups import Groups
+from vertumnusd.rank.kv_pool import KVPool
+from vertumnusd.rank.link import Link
+from vertumnusd.rank.models.llama import Llama
+from vertumnusd.rank.prefill import Prefill, PrefillError
+from vertumnusd.rank.sampling import draw
+from vertumnusd.rank.weights import map_weights
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """A Begin, what this rank had reserved for it on arrival, and what must be stored there."""
+
+    begin: Begin
+    reservation: Reservation | None  # None on a rank outside the home
+    writable: set[int]
+
+
+class Engine:
+    """Runs the commands of one prefill rank, in the order of the calls."""
+
+    def __init__(self, start: RankStart, link: Link, cache: Cache) -> None:
+        self._start = start
+        self._link = link
+        self._cache = cache
+        self._adopted: Adopt | None = None
+        self._admissions: dict[str, Admission] = {}
+        self._failures: dict[str, str] = {}  # request → why, until its Discard
+        # Only this thread is pinned; the control thread answers from any core.
+        if start.core >= 0:
+            os.sched_setaffinity(0, {start.core})
+        self._prefill = Prefill(
+            start,
+            Llama(start.model, map_weights(start.weights_fd, start.tensors, start.model.dtype)),
+            [KVPool(fd, start.kv_blocks, start.model, start.block_tokens) for fd in start.kv_fds],
+            Exchange(start.exchange_fds, start.model, start.exchange_tokens),
+            Groups(start),
+        )
+        link.send(Ready(start.rank, start.incarnation, os.getpid(), implementation().name))
+
+    def adopt(self, adopt: Adopt) -> None:
+        """Switch geometry; what was begun in the old one is gone. A repeat changes nothing."""
+        if adopt != self._adopted:
+            for request in self._admissions.keys() | self._failures.keys():
+                self.discard(request)
+            self._prefill.adopt(adopt.degree, adopt.base)
+            self._adopted = adopt
+        self._link.send(Adopted(self._start.rank, adopt.term, adopt.epoch, adopt.degree))
+
+    def begin(self, admission: Admission) -> None:
+        """Take a request on. If it cannot run, its steps will say why."""
+        request = admission.begin.request
+        try:
+            self._prefill.begin(admission.begin, admission.writable)
+        except PrefillError as error:
+            self._failures[request] = str(error)
+        else:
+            self._admissions[request] = admission
+
+    def step(self, step: Step) -> None:
+        """Run one step and report it."""
+        started = time.perf_counter()
+        name = (self._start.rank, step.epoch, step.seq, step.request)
+        try:
+            first_token = self._run(step)
+        except (PrefillError, FloatingPointError) as error:
+            reason = self._failures.get(step.request, str(error))
+            self.discard(step.request)
+            self._failures[step.request] = reason
+            self._link.send(StepFailed(*name, reason))
+        else:
+            self._link.send(StepDone(*name, time.perf_counter() - started, first_token))
+
+    def discard(self, request: str) -> None:
+        """Forget the request; unknown ones are ignored."""
+        self._admissions.pop(request, None)
+        self._failures.pop(request, None)
+        self._prefill.discard(request)
+
+    def _run(self, step: Step) -> int:
+        """The token drawn, or −1. A request this rank does not know still meets its peers."""
+        logits_V = self._prefill.run(step.request, step.first_layer, step.last_layer)
+        admission = self._admissions[step.request]
+        begin = admission.begin
+        token = -1 if logits_V is None else draw(logits_V, begin.sampling, begin.position)
+        if step.last_layer == self._start.model.layers:
+            if admission.reservation is not None:
+                self._cache.publish(admission.reservation)
+            self.discard(step.request)
+        return token

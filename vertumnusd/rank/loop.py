@@ -1,0 +1,131 @@
+"""The prefill rank: a plain loop around the engine, and a thread that never waits for it.
+
+* The **control thread** reads the socket. It fences every command, does the bookkeeping of blocks
+  (Reserve, Release) at once, also while a step computes, and queues the rest.
+* The **engine thread**, the main one, takes the queue in order: message in, step, message out.
+
+Fencing: the control thread keeps the (term, epoch) of the last Adopt that it let through, and
+refuses an older Adopt and any other command that does not match exactly. It sees messages in the
+order of the socket, and the queue keeps that order, so whatever reaches the engine belongs to the
+geometry which the engine has adopted by then. Step numbers rise within an epoch; a repeated step
+is ignored.
+
+A Begin is queued together with the reservation that it found on arrival: a request which was
+released and reserved again while its old steps were queued cannot publish blocks that it never
+wrote.
+"""
+
+from __future__ import annotations
+
+from queue import SimpleQueue
+from typing import NoReturn
+
+from vertumnusd.messages import (
+    Adopt,
+    Begin,
+    Discard,
+    RankStart,
+    Refused,
+    Release,
+    Reserve,
+    Step,
+    ToRank,
+)
+from vertumnusd.rank.cache import Cache
+from vertumnusd.rank.engine import Admission, Engine
+from vertumnusd.rank.link import Link, ProtocolError
+
+NOTHING_ADOPTED = (-1, -1)
+
+
+Command = Adopt | Admission | Step | Discard
+
+
+class PrefillRank:
+    """One prefill rank: ``receive`` is the control thread's, ``serve`` the engine thread's."""
+
+    def __init__(self, start: RankStart, link: Link) -> None:
+        self._start = start
+        self._link = link
+        self._cache = Cache(start, link)
+        self._commands: SimpleQueue[Command] = SimpleQueue()
+        self._fence = NOTHING_ADOPTED  # this and the next two are the control thread's
+        self._geometry = (0, 0)
+        self._last_seq = -1
+
+    def receive(self, message: ToRank) -> None:
+        """Act at once or queue for the engine. Raises ProtocolError for what is not ours."""
+        match message:
+            case Release():
+                self._cache.release(message.request)
+            case Adopt():
+                self._on_adopt(message)
+            case Reserve() | Begin() | Step() | Discard():
+                if (message.term, message.epoch) == self._fence:
+                    self._on_command(message)
+                else:
+                    self._refuse(message)
+            case _:
+                raise ProtocolError(f"{type(message).__name__} sent to a prefill rank")
+
+    def serve(self) -> NoReturn:
+        """Build the engine, say Ready, and run commands until the process ends."""
+        engine = Engine(self._start, self._link, self._cache)
+        while True:
+            match self._commands.get():
+                case Adopt() as adopt:
+                    engine.adopt(adopt)
+                case Admission() as admission:
+                    engine.begin(admission)
+                case Step() as step:
+                    engine.step(step)
+                case Discard() as discard:
+                    engine.discard(discard.request)
+
+    def _on_adopt(self, adopt: Adopt) -> None:
+        fence, geometry = (adopt.term, adopt.epoch), (adopt.degree, adopt.base)
+        wavering = fence == self._fence and geometry != self._geometry
+        if fence < self._fence or wavering or not self._in_lattice(adopt.degree, adopt.base):
+            self._refuse(adopt)
+            return
+        if fence != self._fence:
+            self._last_seq = -1
+        self._fence, self._geometry = fence, geometry
+        self._commands.put(adopt)
+
+    def _on_command(self, command: Reserve | Begin | Step | Discard) -> None:
+        match command:
+            case Reserve():
+                self._cache.reserve(command)
+            case Begin():
+                self._commands.put(self._admission(command))
+            case Step():
+                if command.seq > self._last_seq:
+                    self._last_seq = command.seq
+                    self._commands.put(command)
+            case Discard():
+                self._cache.retract(command.request)
+                self._commands.put(command)
+
+    def _in_lattice(self, degree: int, base: int) -> bool:
+        """Whether these ranks are an aligned set of a configured degree, and this one is in it."""
+        rank, ranks = self._start.rank, len(self._start.kv_fds)
+        return (
+            degree in self._start.cp_degrees
+            and base == rank - rank % degree
+            and base + degree <= ranks
+        )
+
+    def _admission(self, begin: Begin) -> Admission:
+        reservation = self._cache.reservation(begin.request)
+        if reservation is None:
+            return Admission(begin, None, set())
+        cached_blocks = begin.cached_tokens // self._start.block_tokens
+        try:
+            writable = reservation.writable(cached_blocks)
+        except ValueError as error:
+            raise ProtocolError(str(error)) from error
+        return Admission(begin, reservation, writable)
+
+    def _refuse(self, command: Adopt | Reserve | Begin | Step | Discard) -> None:
+        self._link.send(Refused(self._start.rank, *self._fence, type(command).__name__))

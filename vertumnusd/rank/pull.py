@@ -1,0 +1,82 @@
+"""Copies KV of a chain from the pools of its home into a decode rank's own blocks.
+
+Blocks lie in runs on both sides: in each pool of the home the ids of a chain mostly rise by one,
+and the blocks that one rank of the home owns are every ``home_ranks``-th of the chain, so they go
+to ids which rise by that much. Each run is one strided copy per layer and needs no index tensor.
+
+Shapes: L layers, 2 for K and V, N blocks, T tokens, H KV heads, D head dim.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from vertumnusd.layout import owned_blocks
+from vertumnusd.messages import Pull
+from vertumnusd.rank.kv_pool import KVPool
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Source blocks ``source`` of rank ``rank``'s pool go to the blocks ``target`` of ours."""
+
+    rank: int
+    source: range
+    target: range
+
+
+def copy(
+    pull: Pull, target_ids: Sequence[int], home_ranks: int, pools: Sequence[KVPool], own: KVPool
+) -> int:
+    """Copy the layers of the Pull into the blocks ``target_ids``; the bytes copied.
+
+    Raises ValueError for blocks or layers that are not there.
+    """
+    first, last = pull.first_layer, pull.last_layer
+    target_LKNTHD = own.kv_LKNTHD
+    if not 0 <= first <= last <= target_LKNTHD.shape[0]:
+        raise ValueError(f"layers {first} to {last} of {target_LKNTHD.shape[0]}")
+    copied = 0
+    for run in runs(pull, target_ids, home_ranks):
+        pool_LKNTHD = pools[run.rank].kv_LKNTHD
+        if run.source.stop > pool_LKNTHD.shape[2]:
+            raise ValueError(f"block {run.source.stop - 1} of a pool of {pool_LKNTHD.shape[2]}")
+        source_LKNTHD = pool_LKNTHD[first:last, :, _slice(run.source)]
+        target_LKNTHD[first:last, :, _slice(run.target)] = source_LKNTHD
+        copied += source_LKNTHD.nbytes
+    return copied
+
+
+def runs(pull: Pull, target_ids: Sequence[int], home_ranks: int) -> list[Run]:
+    """All copies of a Pull, as few as the ids allow. ValueError if the target is too small."""
+    source_ids = array("I", pull.block_ids)
+    if len(source_ids) > len(target_ids):
+        raise ValueError(f"{len(source_ids)} blocks to copy into {len(target_ids)}")
+    found: list[Run] = []
+    for rank in range(pull.home_base, pull.home_base + home_ranks):
+        owned = owned_blocks(rank, len(source_ids), pull.home_base, pull.rotation, home_ranks)
+        for block in owned:
+            source, target = source_ids[block], target_ids[block]
+            grown = _grown(found[-1], rank, source, target) if found else None
+            if grown is None:
+                found.append(Run(rank, range(source, source + 1), range(target, target + 1)))
+            else:
+                found[-1] = grown
+    return found
+
+
+def _grown(run: Run, rank: int, source: int, target: int) -> Run | None:
+    """The run with one more block, or None if the block does not continue it."""
+    step = target - run.target[-1]
+    if rank != run.rank or source != run.source.stop or step < 1:
+        return None
+    if len(run.target) > 1 and step != run.target.step:
+        return None
+    sources = range(run.source.start, source + 1)
+    return Run(rank, sources, range(run.target.start, target + 1, step))
+
+
+def _slice(blocks: range) -> slice:
+    return slice(blocks.start, blocks.stop, blocks.step)
