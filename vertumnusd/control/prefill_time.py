@@ -1,0 +1,123 @@
+"""How long a prefill takes: W(R, P), Ê_C(R, P) and the fit of its coefficients.
+
+``Ê_C(R, P) = d + a·R + b·P + (c·R + α·W(R, P)) / C`` with R uncached tokens behind P cached ones,
+C ranks, and ``W(R, P) = R·P + R(R+1)/2`` query-key pairs. Part of the cost of a token is
+repeated on every rank (a, b), part is shared among them (c, α).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+NonNegative = Annotated[float, msgspec.Meta(ge=0)]
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+Floats = npt.NDArray[np.float64]
+
+
+class Coefficients(msgspec.Struct, frozen=True):
+    """The five coefficients of Ê, none of them negative."""
+
+    d_s: NonNegative  # seconds per prefill
+    a_s: NonNegative  # seconds per uncached token, on every rank
+    b_s: NonNegative  # seconds per cached token, on every rank
+    c_s: NonNegative  # seconds per uncached token, shared by the ranks
+    alpha_s: NonNegative  # seconds per query-key pair, shared by the ranks
+
+
+class PrefillTime(msgspec.Struct, frozen=True):
+    """Ê for every degree: one shared set of coefficients, and degrees with a set of their own."""
+
+    shared: Coefficients
+    by_degree: dict[int, Coefficients] = {}
+
+    def predict_s(self, degree: int, uncached_tokens: int, cached_tokens: int) -> float:
+        """Ê_C(R, P) in seconds."""
+        k = self.by_degree.get(degree, self.shared)
+        shared_s = k.c_s * uncached_tokens + k.alpha_s * work(uncached_tokens, cached_tokens)
+        return k.d_s + k.a_s * uncached_tokens + k.b_s * cached_tokens + shared_s / degree
+
+
+class Measurement(msgspec.Struct, frozen=True):
+    """One prefill that did not queue."""
+
+    degree: int
+    uncached_tokens: int
+    cached_tokens: int
+    elapsed_s: Positive
+
+
+class RelativeError(msgspec.Struct, frozen=True):
+    """``|predicted - measured| / measured`` over the measurements of a fit."""
+
+    median: float
+    p90: float
+    max: float
+
+
+def work(uncached_tokens: int, cached_tokens: int) -> float:
+    """W(R, P): query-key pairs that are left after a prefix hit."""
+    return uncached_tokens * cached_tokens + uncached_tokens * (uncached_tokens + 1) / 2
+
+
+def fit(measurements: Sequence[Measurement]) -> tuple[Coefficients, RelativeError]:
+    """Fit Ê by non-negative least squares, each measurement weighted by 1/t.
+
+    Without the weights the longest prefills alone would decide, and short ones be far off. From
+    one degree only, a and c cannot be told apart: the prediction is right, their shares arbitrary.
+    """
+    if not measurements:
+        raise ValueError("a fit needs at least one measurement")
+    elapsed = np.array([m.elapsed_s for m in measurements])
+    if (elapsed <= 0).any():
+        raise ValueError("measured prefill times must be above 0")
+    rows = np.array([_row(m) for m in measurements]) / elapsed[:, None]
+    solution = non_negative_least_squares(rows, np.ones(len(measurements)))
+    relative = np.abs(rows @ solution - 1)
+    error = RelativeError(
+        median=float(np.median(relative)),
+        p90=float(np.quantile(relative, 0.9)),
+        max=float(relative.max()),
+    )
+    return Coefficients(*(float(value) for value in solution)), error
+
+
+def _row(m: Measurement) -> tuple[float, ...]:
+    """What d, a, b, c and α are multiplied with in Ê."""
+    shared_work = work(m.uncached_tokens, m.cached_tokens) / m.degree
+    return 1.0, m.uncached_tokens, m.cached_tokens, m.uncached_tokens / m.degree, shared_work
+
+
+def non_negative_least_squares(rows: Floats, target: Floats) -> Floats:
+    """The x ≥ 0 with the least ``|rows·x - target|``; for a handful of columns.
+
+    At the optimum some set of columns is active and x is the plain least-squares solution
+    over them, so every set is tried: five columns have 32, exact and without convergence to
+    worry about. Columns are scaled to length 1 (W is 10⁹ times the constant), and QR first shrinks
+    the problem to a square one.
+    """
+    scale = np.linalg.norm(rows, axis=0)
+    scale[scale == 0] = 1.0
+    q, r = np.linalg.qr(rows / scale)
+    projected = q.T @ target
+    best: Floats = np.zeros(rows.shape[1])
+    best_residual = float(projected @ projected)
+    for active in _subsets(rows.shape[1]):
+        x = np.zeros(rows.shape[1])
+        x[active] = np.linalg.lstsq(r[:, active], projected, rcond=None)[0]
+        residual = float(np.sum((r @ x - projected) ** 2))
+        if (x >= 0).all() and residual < best_residual:
+            best, best_residual = x, residual
+    solution: Floats = best / scale
+    return solution
+
+
+def _subsets(columns: int) -> list[list[int]]:
+    """Every non-empty set of columns, smaller ones first: among equals the simplest wins."""
+    sizes = range(1, columns + 1)
+    return [list(s) for size in sizes for s in itertools.combinations(range(columns), size)]
