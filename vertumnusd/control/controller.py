@@ -1,0 +1,152 @@
+"""The controller's decisions as one state machine: ``step(now, event) → commands``.
+
+    events ──► ranks: who is up ──► Fleet ──── a worker serves, or not ────┐
+          └──► requests, reports of blocks ───────────────────► Scheduler ◄┘ ──► commands
+
+``fleet.py`` says which workers serve, ``scheduler.py`` which request runs where. The loss of a
+rank ends every attempt that still needed it (``Lost``: its gateway submits it again, as the next
+attempt) and moves what waited to other workers.
+
+Events may repeat or come late: about an unknown request, an older attempt or an epoch long gone
+they are ignored on purpose. An event that cannot follow from what happened before raises
+``IllegalEvent`` and changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vertumnusd.control.errors import IllegalEvent
+from vertumnusd.control.fleet import Fleet, parse_composition
+from vertumnusd.control.prefill_time import PrefillTime
+from vertumnusd.control.scheduler import Scheduler
+from vertumnusd.control.settings import Settings
+from vertumnusd.control.snapshot import snapshot
+from vertumnusd.messages import (
+    Adopted,
+    BlocksChanged,
+    Cancel,
+    ControlCommand,
+    ControlEvent,
+    Done,
+    HandedOff,
+    PrefillDone,
+    RankDown,
+    RankUp,
+    RoomMissing,
+    Seated,
+    Submit,
+)
+
+__all__ = ["Controller", "IllegalEvent", "Settings"]
+
+
+class Controller:
+    """Sits for one term. Feed it events, and call ``tick`` when ``next_deadline`` has come."""
+
+    def __init__(self, settings: Settings, prefill_time: PrefillTime) -> None:
+        self._settings = settings
+        self._fleet = Fleet(
+            parse_composition(settings.composition, settings.cp_degrees, settings.ranks)
+        )
+        self._scheduler = Scheduler(settings, prefill_time, self._fleet)
+        self._incarnations: dict[int, int] = {}  # of the ranks that are up, of both kinds
+
+    def step(self, now: float, event: ControlEvent) -> list[ControlCommand]:
+        """Let ``event`` happen at ``now``. Raises IllegalEvent, and then nothing happened."""
+        commands = self._handle(now, event)
+        return [*commands, *self._scheduler.dispatch()]
+
+    def tick(self, now: float) -> list[ControlCommand]:
+        """Let time pass: refuse what waited too long for a worker to serve."""
+        return self._scheduler.tick(now)
+
+    def next_deadline(self) -> float | None:
+        return self._scheduler.next_deadline()
+
+    def idle(self) -> bool:
+        """Whether everything is back to its base line: nothing queued, reserved or pinned by us."""
+        return self._scheduler.ledger.at_rest()
+
+    def snapshot(self, now: float) -> dict[str, Any]:
+        """What there is to see, ready for JSON."""
+        return snapshot(now, self._fleet, self._scheduler.ledger)
+
+    def _handle(self, now: float, event: ControlEvent) -> list[ControlCommand]:
+        match event:
+            case Submit():
+                return self._scheduler.submit(now, event)
+            case BlocksChanged():
+                self._on_blocks_changed(event)
+            case PrefillDone():
+                self._scheduler.prefill_done(event)
+            case HandedOff():
+                self._scheduler.handed_off(event)
+            case Done():
+                self._scheduler.done(event)
+            case Cancel():
+                return self._scheduler.cancel(event)
+            case RoomMissing():
+                self._scheduler.room_missing(event)
+            case Seated():
+                return [*self._fleet.seat(event.term)]
+            case RankUp():
+                return self._on_rank_up(now, event)
+            case RankDown():
+                return self._on_rank_down(now, event)
+            case Adopted():
+                return self._on_adopted(now, event)
+        return []
+
+    # --- ranks --------------------------------------------------------------------------------
+
+    def _on_rank_up(self, now: float, event: RankUp) -> list[ControlCommand]:
+        """A rank can be used. If it was up already, as another process, that one is lost."""
+        self._check_rank(event.rank, event.kind)
+        if self._incarnations.get(event.rank) == event.incarnation:
+            return []
+        commands: list[ControlCommand] = []
+        if event.rank in self._incarnations:
+            commands += self._lose(now, event.rank, "the rank was restarted")
+        self._incarnations[event.rank] = event.incarnation
+        if event.kind == "decode":
+            self._scheduler.decode_rank_up(event.rank)
+            return commands
+        return [*commands, *self._fleet.rank_up(event.rank)]
+
+    def _on_rank_down(self, now: float, event: RankDown) -> list[ControlCommand]:
+        self._check_rank(event.rank, event.kind)
+        if event.rank not in self._incarnations:
+            return []
+        return self._lose(now, event.rank, event.reason)
+
+    def _lose(self, now: float, rank: int, reason: str) -> list[ControlCommand]:
+        del self._incarnations[rank]
+        if rank >= self._settings.ranks:
+            return self._scheduler.decode_rank_down(rank, reason)
+        self._scheduler.drop_rank(rank)
+        withdrawn = self._fleet.rank_down(rank, reason)
+        if not withdrawn:
+            return []
+        worker = self._fleet.worker_of(rank)
+        return [*withdrawn, *self._scheduler.withdraw(now, worker, reason)]
+
+    def _on_adopted(self, now: float, event: Adopted) -> list[ControlCommand]:
+        self._check_rank(event.rank, "prefill")
+        exposed = self._fleet.adopted(event)
+        if not exposed:
+            return []
+        worker = self._fleet.worker_of(event.rank)
+        return [*exposed, *self._scheduler.expose(now, worker)]
+
+    def _on_blocks_changed(self, event: BlocksChanged) -> None:
+        """A report of a rank that is down is late: what it held is gone."""
+        self._check_rank(event.rank, "prefill")
+        if event.rank in self._incarnations:
+            self._scheduler.blocks_changed(event)
+
+    def _check_rank(self, rank: int, kind: str) -> None:
+        prefill, decode = self._settings.ranks, self._settings.decode_ranks
+        ranks = {"prefill": range(prefill), "decode": range(prefill, prefill + decode)}
+        if rank not in ranks.get(kind, ()):
+            raise IllegalEvent(f"there is no {kind} rank {rank}")

@@ -1,0 +1,90 @@
+"""Room in the homes: what the controller set aside, and what the ranks report.
+
+The two are kept apart. Reservations are the controller's own promise, never above the capacity.
+Reports say what lies in the pools; late by nature, they serve to choose the emptiest home, and to
+see when a home that refused has room again.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from vertumnusd.control.settings import Settings
+from vertumnusd.messages import BlocksChanged
+
+
+class PoolCounts(NamedTuple):
+    """Blocks of one rank's pool, as it reported them last."""
+
+    cached: int
+    pinned: int
+    free: int
+
+
+class Homes:
+    """A chain of n blocks is set aside as its share ``ceil(n / home_ranks)`` on every rank.
+
+    That is the most any rank can have to hold, whichever rank the chain's rotation begins with, so
+    what fits by shares fits on each rank.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._home_ranks = settings.home_ranks
+        self._capacity = settings.kv_blocks
+        self._reserved = dict.fromkeys(range(0, settings.ranks, settings.home_ranks), 0)
+        self._pools: dict[int, PoolCounts] = {}
+
+    def share(self, blocks: int) -> int:
+        return -(-blocks // self._home_ranks)
+
+    def home_of(self, rank: int) -> int:
+        return rank - rank % self._home_ranks
+
+    def fits(self, home: int, blocks: int) -> bool:
+        return self._reserved[home] + self.share(blocks) <= self._capacity
+
+    def reserve(self, home: int, blocks: int) -> None:
+        assert self.fits(home, blocks)
+        self._reserved[home] += self.share(blocks)
+
+    def release(self, home: int, blocks: int) -> None:
+        assert self._reserved[home] >= self.share(blocks)
+        self._reserved[home] -= self.share(blocks)
+
+    def report(self, report: BlocksChanged) -> None:
+        """Remember a rank's counts (its blocks are the trie's)."""
+        counts = PoolCounts(report.cached_blocks, report.pinned_blocks, report.free_blocks)
+        self._pools[report.rank] = counts
+
+    def drop_rank(self, rank: int) -> None:
+        self._pools.pop(rank, None)
+
+    def unpinned_share(self, home: int) -> int:
+        """The largest share that no rank of the home has pinned, by their reports."""
+        return self._capacity - max(pool.pinned for pool in self._pools_of(home))
+
+    def fullness(self, home: int) -> int:
+        """Blocks cached or set aside; the emptiest home has the fewest."""
+        cached = sum(pool.cached for pool in self._pools_of(home))
+        return cached + self._reserved[home] * self._home_ranks
+
+    def at_rest(self) -> bool:
+        return not any(self._reserved.values())
+
+    def snapshot(self) -> list[dict[str, Any]]:
+        return [self._snapshot_of(home) for home in self._reserved]
+
+    def _snapshot_of(self, home: int) -> dict[str, Any]:
+        pools = self._pools_of(home)
+        return {
+            "base": home,
+            "ranks": list(range(home, home + self._home_ranks)),
+            "cached_blocks": sum(pool.cached for pool in pools),
+            "pinned_blocks": sum(pool.pinned for pool in pools),
+            "free_blocks": sum(pool.free for pool in pools),
+            "reserved_blocks": self._reserved[home] * self._home_ranks,
+        }
+
+    def _pools_of(self, home: int) -> list[PoolCounts]:
+        empty = PoolCounts(cached=0, pinned=0, free=self._capacity)
+        return [self._pools.get(home + rank, empty) for rank in range(self._home_ranks)]

@@ -1,0 +1,155 @@
+"""The ledger: every accepted request, and all that is reserved for it.
+
+Reservations are made and given back here and nowhere else, so that whatever way a request ends,
+nothing of it stays. ``request.py`` lists what a request holds at which stage.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from vertumnusd.control import admission
+from vertumnusd.control.decode_pools import DecodePools
+from vertumnusd.control.errors import IllegalEvent
+from vertumnusd.control.fleet import Worker
+from vertumnusd.control.homes import Homes
+from vertumnusd.control.request import Request, Stage
+from vertumnusd.control.settings import Settings
+from vertumnusd.control.worker_queue import Blocked, WorkerQueue
+from vertumnusd.messages import Done, HandedOff, PrefillDone, RoomMissing, Submit
+
+NO_DECODE_RANK = -1
+
+# Every submission ends as one of rejected, cancelled, lost or done. Tokens are those of prefills.
+TOTALS = (
+    *("submitted", "rejected", "cancelled", "lost", "done"),
+    *("input_tokens", "cached_tokens", "reports_missing"),
+)
+
+
+class Ledger:
+    """Requests, the queues of serving workers, and what is left of homes and decode pools."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.homes = Homes(settings)
+        self.decode = DecodePools(settings)
+        self.queues: dict[Worker, WorkerQueue] = {}
+        self.requests: dict[str, Request] = {}
+        self.unplaced: dict[str, Request] = {}  # in order of their deadlines
+        self.queued_tokens = 0  # of requests not dispatched
+        self.totals = Counter(dict.fromkeys(TOTALS, 0))
+        self._settings = settings
+        self._arrivals = 0
+
+    def accept(self, now: float, submit: Submit) -> Request:
+        """Take a request in; it has no place yet."""
+        self._arrivals += 1
+        request = Request(
+            submit,
+            arrival=self._arrivals,
+            accepted_at=now,
+            blocks=self._settings.blocks(submit.input_tokens),
+            decode_blocks=admission.decode_blocks(self._settings, submit),
+        )
+        self.requests[submit.request] = request
+        self.queued_tokens += submit.input_tokens
+        return request
+
+    def current(self, event: PrefillDone | RoomMissing | HandedOff | Done) -> Request | None:
+        """The request, if the event is about its present attempt and not late."""
+        request = self.requests.get(event.request)
+        if request is None or event.attempt < request.submit.attempt:
+            return None
+        if event.attempt > request.submit.attempt:
+            raise IllegalEvent(f"{event.request}: attempt {event.attempt} was never submitted")
+        if request.stage.queued and isinstance(event, PrefillDone | HandedOff):
+            raise IllegalEvent(f"{event.request} was prefilled without being dispatched")
+        return request
+
+    def move(self, request: Request, stage: Stage) -> None:
+        self.queued_tokens += (stage.queued - request.stage.queued) * request.input_tokens
+        request.stage = stage
+
+    def wait_unplaced(self, request: Request, until: float) -> None:
+        self.move(request, Stage.UNPLACED)
+        request.worker, request.unplaced_until = None, until
+        self.unplaced[request.name] = request
+
+    def wait_at(self, request: Request, worker: Worker, service_s: float) -> None:
+        """Bind a request without a place to a worker, and reserve its predicted time there."""
+        self.move(request, Stage.WAITING)
+        request.worker = worker
+        self.queues[worker].predict(request, service_s)
+        self.queues[worker].wait(request)
+
+    def dispatch(self, request: Request, home: int, decode_rank: int, service_s: float) -> None:
+        """Set aside all that the first request of a queue needs to run."""
+        assert request.worker is not None
+        self.homes.reserve(home, request.blocks)
+        request.home = home
+        if decode_rank != NO_DECODE_RANK:
+            self.decode.reserve(decode_rank, request.decode_blocks)
+            request.decode_rank = decode_rank
+        queue = self.queues[request.worker]
+        queue.predict(request, service_s)
+        queue.dispatch_first()
+        self.move(request, Stage.DISPATCHED)
+
+    def take_back(self, request: Request) -> None:
+        """Undo a dispatch: the request waits again, its predicted time stays reserved."""
+        assert request.worker is not None
+        self.release_home(request)
+        self.release_decode(request)
+        self.queues[request.worker].take_back(request)
+        self.move(request, Stage.WAITING)
+
+    def unbind(self, requests: Iterable[Request]) -> None:
+        """Take queued requests from where they wait, to be placed again."""
+        for request in requests:
+            self.unplaced.pop(request.name, None)
+            self.release_time(request)
+
+    def release_time(self, request: Request) -> None:
+        """Leave the worker's queue. Who stood behind the request for decode room is tried again."""
+        if request.worker is None or request.stage not in (Stage.WAITING, Stage.DISPATCHED):
+            return
+        queue = self.queues[request.worker]
+        if queue.blocked is Blocked.DECODE and queue.waiting[0] is request:
+            self.unblock(Blocked.DECODE)
+        queue.remove(request)
+
+    def release_home(self, request: Request) -> None:
+        """Room in a home: its worker tries again, also what its ranks had refused."""
+        if request.home is not None:
+            assert request.worker is not None
+            self.homes.release(request.home, request.blocks)
+            request.home = None
+            self.queues[request.worker].blocked = None
+
+    def release_decode(self, request: Request) -> None:
+        if request.decode_rank is not None:
+            self.decode.release(request.decode_rank, request.decode_blocks)
+            request.decode_rank = None
+            self.unblock(Blocked.DECODE)
+
+    def forget(self, request: Request, outcome: str) -> None:
+        """Every trace of the request goes, but for one more in the total of its outcome."""
+        del self.requests[request.name]
+        self.unbind([request])
+        self.release_home(request)
+        self.release_decode(request)
+        self.queued_tokens -= request.stage.queued * request.input_tokens
+        self.totals[outcome] += 1
+
+    def unblock(self, reason: Blocked) -> None:
+        """Queues blocked for this reason are tried again."""
+        for queue in self.queues.values():
+            if queue.blocked is reason:
+                queue.blocked = None
+
+    def at_rest(self) -> bool:
+        """Nothing is reserved, counted or queued: the base line."""
+        queues_empty = not any(queue.busy for queue in self.queues.values())
+        nothing_kept = not (self.requests or self.unplaced or self.queued_tokens)
+        return queues_empty and nothing_kept and self.homes.at_rest() and self.decode.at_rest()

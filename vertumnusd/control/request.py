@@ -1,0 +1,60 @@
+"""One request, from its acceptance until every trace of it is gone.
+
+    UNPLACED ── a worker serves ──► WAITING ── room for it ──► DISPATCHED ── PrefillDone ─┐
+        ▲                           │  ▲                           │                      ▼
+        └──── none serves any more ─┘  └──────── RoomMissing ──────┘                  PREFILLED
+                                                                                          │
+                                      (gone) ◄── Done ── HANDED_OFF ◄────── HandedOff ────┘
+
+Done, a loss or a cancel ends it from any stage. What it holds, and the stages it holds it in:
+
+* predicted time in its worker's queue: WAITING, DISPATCHED
+* blocks of a home: DISPATCHED, PREFILLED
+* blocks of a decode rank, if it decodes: DISPATCHED, PREFILLED, HANDED_OFF
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from vertumnusd.control.fleet import Worker
+from vertumnusd.messages import Submit
+
+
+class Stage(Enum):
+    UNPLACED = auto()
+    WAITING = auto()
+    DISPATCHED = auto()
+    PREFILLED = auto()
+    HANDED_OFF = auto()
+
+    @property
+    def queued(self) -> bool:
+        return self in (Stage.UNPLACED, Stage.WAITING)
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """``arrival`` numbers requests as they are accepted: the order of every queue."""
+
+    submit: Submit
+    arrival: int
+    accepted_at: float
+    blocks: int  # of its input
+    decode_blocks: int  # of its input and answer; 0 if it decodes nothing
+    stage: Stage = Stage.UNPLACED
+    worker: Worker | None = None
+    predicted_ns: int = 0
+    home: int | None = None
+    decode_rank: int | None = None
+    unplaced_until: float = 0.0
+    cancelled: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.submit.request
+
+    @property
+    def input_tokens(self) -> int:
+        return self.submit.input_tokens

@@ -1,0 +1,310 @@
+"""The scheduler: which request waits where, and when it is dispatched.
+
+A request is bound to a worker on arrival (``placement.py``) and waits here. When its worker can
+take one more, the first request's prefix and predicted time are computed again, room is found in a
+home and on a decode rank, and it is dispatched. Decode room goes strictly by arrival over all
+workers: otherwise small requests could overtake a large one for ever.
+
+``request.py`` draws the stages of a request; ``ledger.py`` keeps what it holds.
+"""
+
+from __future__ import annotations
+
+from vertumnusd.control import admission
+from vertumnusd.control.errors import IllegalEvent
+from vertumnusd.control.fleet import Fleet, Worker
+from vertumnusd.control.ledger import NO_DECODE_RANK, Ledger
+from vertumnusd.control.placement import Candidate, Policy, Terms
+from vertumnusd.control.prefill_time import PrefillTime
+from vertumnusd.control.prefix_trie import PrefixTrie
+from vertumnusd.control.request import Request, Stage
+from vertumnusd.control.settings import Settings
+from vertumnusd.control.worker_queue import Blocked, WorkerQueue
+from vertumnusd.messages import (
+    HASH_BYTES,
+    Abort,
+    BlocksChanged,
+    Cancel,
+    ControlCommand,
+    Dispatch,
+    Done,
+    HandedOff,
+    Lost,
+    Placed,
+    PrefillDone,
+    Reject,
+    RoomMissing,
+    Submit,
+)
+
+
+class Scheduler:
+    """Takes what happens to requests, workers and ranks; ``dispatch`` is to follow every event."""
+
+    def __init__(self, settings: Settings, prefill_time: PrefillTime, fleet: Fleet) -> None:
+        self.ledger = Ledger(settings)
+        self.trie = PrefixTrie(settings.ranks, settings.home_ranks)
+        self._settings = settings
+        self._prefill_time = prefill_time
+        self._policy = Policy(prefill_time, settings.beta, settings.lambda_)
+        self._fleet = fleet
+
+    # --- what happens to requests -------------------------------------------------------------
+
+    def submit(self, now: float, submit: Submit) -> list[ControlCommand]:
+        known = self.ledger.requests.get(submit.request)
+        if known is not None and submit.attempt <= known.submit.attempt:
+            return []
+        if known is not None:
+            raise IllegalEvent(f"{submit.request} submitted again while its last attempt lives")
+        admission.check(self._settings, submit)
+        self.ledger.totals["submitted"] += 1
+        refusal = self._refusal(submit)
+        if refusal is not None:
+            self.ledger.totals["rejected"] += 1
+            return [refusal]
+        return self._place(now, self.ledger.accept(now, submit))
+
+    def cancel(self, event: Cancel) -> list[ControlCommand]:
+        """A queued request is gone at once; a dispatched one when it is ``Done``."""
+        request = self.ledger.requests.get(event.request)
+        if request is None or request.cancelled:
+            return []
+        if request.stage.queued:
+            self.ledger.forget(request, "cancelled")
+            return []
+        assert request.worker is not None
+        request.cancelled = True
+        return [Abort(request.name, request.worker.name)]
+
+    def prefill_done(self, event: PrefillDone) -> None:
+        request = self.ledger.current(event)
+        if request is not None and request.stage is Stage.DISPATCHED:
+            self.ledger.totals["input_tokens"] += request.input_tokens
+            self.ledger.totals["cached_tokens"] += event.cached_tokens
+            self.ledger.release_time(request)
+            self.ledger.move(request, Stage.PREFILLED)
+
+    def room_missing(self, event: RoomMissing) -> None:
+        """The request waits again where it stood, until its home has room."""
+        request = self.ledger.current(event)
+        if request is None or request.stage.queued:
+            return
+        if request.stage is not Stage.DISPATCHED:
+            raise IllegalEvent(f"{request.name} has no room after its prefill")
+        if request.cancelled:
+            self.ledger.forget(request, "cancelled")
+        else:
+            self.ledger.take_back(request)
+
+    def handed_off(self, event: HandedOff) -> None:
+        """The prefill ranks are free of it; of an aborted one perhaps without a PrefillDone."""
+        request = self.ledger.current(event)
+        if request is not None and request.stage is not Stage.HANDED_OFF:
+            self.ledger.release_time(request)
+            self.ledger.release_home(request)
+            self.ledger.move(request, Stage.HANDED_OFF)
+
+    def done(self, event: Done) -> None:
+        request = self.ledger.current(event)
+        if request is not None:
+            self.ledger.forget(request, "cancelled" if request.cancelled else "done")
+
+    # --- what happens to workers and ranks ----------------------------------------------------
+
+    def expose(self, now: float, worker: Worker) -> list[ControlCommand]:
+        """The worker serves: it takes its share of all that waits, here or without a place.
+
+        Otherwise the first of several workers to return would get everything, and keep it.
+        """
+        waiting = [r for queue in self.ledger.queues.values() for r in queue.waiting]
+        waiting += self.ledger.unplaced.values()
+        self.ledger.unbind(waiting)
+        self.ledger.queues[worker] = WorkerQueue(worker)
+        return self._place_all(now, waiting)
+
+    def withdraw(self, now: float, worker: Worker, reason: str) -> list[ControlCommand]:
+        """The worker is gone: what it ran is lost, what waited goes elsewhere."""
+        owed = (Stage.DISPATCHED, Stage.PREFILLED)
+        ran = [r for r in self.ledger.requests.values() if r.worker == worker and r.stage in owed]
+        lost = self._lose(ran, reason)
+        waiting = list(self.ledger.queues[worker].waiting)
+        self.ledger.unbind(waiting)
+        del self.ledger.queues[worker]
+        return [*lost, *self._place_all(now, waiting)]
+
+    def decode_rank_up(self, rank: int) -> None:
+        self.ledger.decode.rank_up(rank)
+        self.ledger.unblock(Blocked.DECODE)
+
+    def decode_rank_down(self, rank: int, reason: str) -> list[ControlCommand]:
+        """Every request with blocks there is lost, also one that is still in its prefill."""
+        held = [r for r in self.ledger.requests.values() if r.decode_rank == rank]
+        lost = self._lose(held, reason)
+        self.ledger.decode.rank_down(rank)
+        return lost
+
+    def drop_rank(self, rank: int) -> None:
+        """Forget what a lost prefill rank held."""
+        self.trie.drop_rank(rank)
+        self.ledger.homes.drop_rank(rank)
+
+    def blocks_changed(self, report: BlocksChanged) -> None:
+        """Take a pool's report in, and try again a request that this home had refused.
+
+        Only when the home comes to have room that it had not: the failed attempt itself changes
+        pools, and must not be the reason for the next one.
+        """
+        missing = self.trie.apply(report)
+        if missing < 0:
+            return
+        self.ledger.totals["reports_missing"] += missing
+        homes = self.ledger.homes
+        home = homes.home_of(report.rank)
+        before = homes.unpinned_share(home)
+        homes.report(report)
+        queue = self.ledger.queues.get(self._fleet.worker_of(report.rank))
+        if queue is not None and queue.blocked is Blocked.REFUSED:
+            needed = homes.share(queue.waiting[0].blocks)
+            if before < needed <= homes.unpinned_share(home):
+                queue.blocked = None
+
+    def _lose(self, requests: list[Request], reason: str) -> list[ControlCommand]:
+        """End these attempts. Nobody waits to hear of those that were cancelled."""
+        for request in requests:
+            self.ledger.forget(request, "cancelled" if request.cancelled else "lost")
+        return [Lost(r.name, r.submit.attempt, reason) for r in requests if not r.cancelled]
+
+    # --- time ---------------------------------------------------------------------------------
+
+    def next_deadline(self) -> float | None:
+        return next((r.unplaced_until for r in self.ledger.unplaced.values()), None)
+
+    def tick(self, now: float) -> list[ControlCommand]:
+        """Turn away the requests that no worker came to serve in time."""
+        late = [r for r in self.ledger.unplaced.values() if r.unplaced_until <= now]
+        for request in late:
+            self.ledger.forget(request, "rejected")
+        retry_s = self._settings.unplaced_wait_s
+        return [admission.overloaded(r.submit, "no worker serves", retry_s) for r in late]
+
+    # --- placement ----------------------------------------------------------------------------
+
+    def _refusal(self, submit: Submit) -> Reject | None:
+        queues = self.ledger.queues.values()
+        shortest_s = min((queue.queue_s for queue in queues), default=0.0)
+        return admission.refuse_oversized(self._settings, submit) or admission.refuse_overload(
+            self._settings, submit, self.ledger.queued_tokens, shortest_s
+        )
+
+    def _place_all(self, now: float, unbound: list[Request]) -> list[ControlCommand]:
+        unbound.sort(key=lambda request: request.arrival)
+        return [command for request in unbound for command in self._place(now, request)]
+
+    def _place(self, now: float, request: Request) -> list[ControlCommand]:
+        """Bind the request to the worker with the smallest J; if none serves, it waits for one.
+
+        Says so only if the worker is another one than before.
+        """
+        if not self.ledger.queues:
+            self.ledger.wait_unplaced(request, now + self._settings.unplaced_wait_s)
+            return []
+        terms, preferred_degree = self._policy.place(
+            self._candidates(request), request.input_tokens
+        )
+        worker = terms.candidate.worker
+        moved = worker != request.worker
+        self.ledger.wait_at(request, worker, terms.service_s)
+        return [self._placed(request, terms, preferred_degree)] if moved else []
+
+    def _candidates(self, request: Request) -> list[Candidate]:
+        """Serving workers; not those whose queue is over its limit, unless all are."""
+        cached: dict[Worker, int] = {}
+        for home, tokens in self._cached_tokens(request).items():
+            worker = self._fleet.worker_of(home)
+            cached[worker] = max(tokens, cached.get(worker, 0))
+        candidates = [
+            Candidate(worker, queue.queue_s, cached.get(worker, 0))
+            for worker, queue in self.ledger.queues.items()
+        ]
+        limit_s = self._settings.max_queue_s
+        return [c for c in candidates if c.queue_s <= limit_s] or candidates
+
+    def _cached_tokens(self, request: Request) -> dict[int, int]:
+        """What each home has of the input; at least one token is always left to compute."""
+        block_tokens = self._settings.block_tokens
+        usable = (request.input_tokens - 1) // block_tokens
+        matched = self.trie.match(request.submit.chain[: usable * HASH_BYTES])
+        return {home: blocks * block_tokens for home, blocks in matched.items()}
+
+    def _placed(self, request: Request, terms: Terms, preferred_degree: int) -> Placed:
+        worker, queue_s, cached_tokens = terms.candidate
+        return Placed(
+            term=self._fleet.term,
+            epoch=self._fleet.standings[worker].epoch,
+            request=request.name,
+            worker=worker.name,
+            degree=worker.degree,
+            preferred_degree=preferred_degree,
+            input_tokens=request.input_tokens,
+            cached_tokens=cached_tokens,
+            queue_s=queue_s,
+            service_s=terms.service_s,
+            gpu_price_s=terms.gpu_price_s,
+            cost_s=terms.cost_s,
+        )
+
+    # --- dispatch -----------------------------------------------------------------------------
+
+    def dispatch(self) -> list[ControlCommand]:
+        """Dispatch all that can be, in order of arrival. Every try dispatches or blocks a queue."""
+        commands: list[ControlCommand] = []
+        while ready := [queue for queue in self.ledger.queues.values() if queue.ready]:
+            commands += self._try(min(ready, key=lambda queue: queue.waiting[0].arrival))
+        return commands
+
+    def _try(self, queue: WorkerQueue) -> list[ControlCommand]:
+        request, worker = queue.waiting[0], queue.worker
+        decode_rank = self._choose_decode_rank(request)
+        if decode_rank is None:
+            queue.blocked = Blocked.DECODE
+            return []
+        home, cached = self._choose_home(worker, request)
+        if not self.ledger.homes.fits(home, request.blocks):
+            queue.blocked = Blocked.HOME
+            return []
+        uncached = request.input_tokens - cached
+        service_s = self._prefill_time.predict_s(worker.degree, uncached, cached)
+        self.ledger.dispatch(request, home, decode_rank, service_s)
+        command = Dispatch(
+            term=self._fleet.term,
+            epoch=self._fleet.standings[worker].epoch,
+            request=request.name,
+            attempt=request.submit.attempt,
+            worker=worker.name,
+            degree=worker.degree,
+            base=worker.base,
+            home_base=home,
+            predicted_s=service_s,
+            decode_rank=decode_rank,
+            decode_blocks=request.decode_blocks,
+        )
+        return [command]
+
+    def _choose_decode_rank(self, request: Request) -> int | None:
+        """None while there is no room, or while an older request waits for room."""
+        if not request.decode_blocks:
+            return NO_DECODE_RANK
+        blocked = (q for q in self.ledger.queues.values() if q.blocked is Blocked.DECODE)
+        if any(queue.waiting[0].arrival < request.arrival for queue in blocked):
+            return None
+        return self.ledger.decode.choose(request.decode_blocks)
+
+    def _choose_home(self, worker: Worker, request: Request) -> tuple[int, int]:
+        """The home with the longest prefix, of equals the emptiest; and that prefix's tokens."""
+        cached = self._cached_tokens(request)
+        home = min(
+            worker.homes(self._settings.home_ranks),
+            key=lambda home: (-cached.get(home, 0), self.ledger.homes.fullness(home), home),
+        )
+        return home, cached.get(home, 0)
