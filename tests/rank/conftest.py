@@ -1,0 +1,60 @@
+"""A tiny random Llama as a checkpoint folder, and transformers as the oracle of what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from transformers import LlamaForCausalLM
+
+Oracle = Callable[[Sequence[int], int], list[int]]
+
+
+@pytest.fixture(scope="session")
+def tiny_llama() -> LlamaForCausalLM:
+    # Imported here, so that tests without a model do not wait for it.
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=256,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        initializer_range=0.3,  # large enough for answers that do not repeat themselves
+        tie_word_embeddings=False,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tiny_llama: LlamaForCausalLM, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tiny-llama")
+    tiny_llama.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def oracle(tiny_llama: LlamaForCausalLM) -> Oracle:
+    """The greedy answer to a prompt, of a given length."""
+    import torch
+
+    torch.set_num_threads(1)  # tiny products: threads would only wait for each other
+
+    def answer(prompt: Sequence[int], new_tokens: int) -> list[int]:
+        tokens = list(prompt)
+        with torch.inference_mode():
+            for _ in range(new_tokens):
+                logits_V = tiny_llama(torch.tensor([tokens])).logits[0, -1]
+                tokens.append(int(logits_V.argmax()))
+        return tokens[len(prompt) :]
+
+    return answer
