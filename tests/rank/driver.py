@@ -52,6 +52,7 @@ from vertumnusd.messages import (
     StepDone,
 )
 from vertumnusd.rank.frames import FrameReader, write_frame
+from vertumnusd.rank.kv_pool import KVPool
 
 PATIENCE_S = 60.0  # a message that takes longer will not come
 GREEDY = Sampling()
@@ -133,12 +134,21 @@ class Host:
     """All processes of one host."""
 
     shape: Shape
-    model: ModelInfo
+    starts: list[RankStart]
     helper: Peer
     prefill: list[Peer]
     decode: list[Peer]
     epoch: int = 0
     requests: int = 0
+
+    @property
+    def model(self) -> ModelInfo:
+        return self.starts[0].model
+
+    def pool(self, rank: int) -> KVPool:
+        """A prefill rank's KV pool, as every process of the host can see it."""
+        start = self.starts[rank]
+        return KVPool(start.kv_fds[rank], start.kv_blocks, start.model, start.block_tokens)
 
     def worker(self, degree: int, base: int = 0) -> Worker:
         """Have the ranks adopt this geometry at a new epoch."""
@@ -361,7 +371,7 @@ def host(checkpoint: Path, shape: Shape, dtype: str = "float32") -> Iterator[Hos
             peer.send(start)
         for peer, start in zip(peers, starts, strict=True):
             assert peer.receive(Ready).rank == start.rank
-        yield Host(shape, loaded.model, helper, peers[: shape.ranks], peers[shape.ranks :])
+        yield Host(shape, starts, helper, peers[: shape.ranks], peers[shape.ranks :])
 
 
 def _starts(stack: ExitStack, shape: Shape, loaded: Loaded, weights_fd: int) -> list[RankStart]:
