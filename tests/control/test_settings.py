@@ -1,0 +1,31 @@
+"""Settings are checked when made."""
+
+from __future__ import annotations
+
+import pytest
+from scenario import settings
+
+
+def test_a_chain_fits_a_home_by_its_blocks():
+    chosen = settings(home_ranks=2, cp_degrees=(2,), composition="1CP2", ranks=2, kv_blocks=10)
+    assert chosen.home_blocks == 20
+    assert [chosen.blocks(tokens) for tokens in (1, 10, 11)] == [1, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"kv_blocks": 0}, "kv_blocks is 0; it must be above 0"),
+        ({"decode_ranks": 0}, "decode_ranks is 0"),
+        ({"unplaced_wait_s": -1.0}, "unplaced_wait_s is -1.0"),
+        ({"beta": 0.5}, r"beta 0.5 must be ≥ 1"),
+        ({"lambda_": -0.1}, r"lambda -0.1 ≥ 0"),
+        ({"cp_degrees": (1, 1)}, "must be distinct"),
+        ({"cp_degrees": (2, 3)}, "2 must divide 3"),
+        ({"home_ranks": 2}, "2 must divide 1"),
+        ({"composition": "3CP1"}, "uses 3 ranks of 4"),
+    ],
+)
+def test_a_bad_value_is_refused_with_what_is_allowed(changed, said):
+    with pytest.raises(ValueError, match=said):
+        settings(**changed)
