@@ -96,11 +96,10 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.cluster.home_ranks or min(self.cluster.cp_degrees)
 
     @property
-    def composition(self) -> tuple[tuple[int, int], ...]:
-        """(degree, first rank) of every worker at start."""
+    def composition(self) -> str:
+        """The workers at start, such as ``1CP2/2CP1``."""
         smallest = min(self.cluster.cp_degrees)
-        text = self.cluster.composition or f"{self.cluster.ranks // smallest}CP{smallest}"
-        return parse_composition(text, self.cluster.cp_degrees, self.cluster.ranks)
+        return self.cluster.composition or f"{self.cluster.ranks // smallest}CP{smallest}"
 
     @property
     def kv_blocks(self) -> int:
@@ -204,7 +203,7 @@ def _check_values(source: str, config: Config) -> None:
         require(tokens >= block, f"cache.{key}", tokens, f"at least one block of {block}")
     _check_positive(require, config)
     try:
-        _ = config.composition
+        parse_composition(config.composition, degrees, cluster.ranks)
     except ValueError as error:
         raise ConfigError(
             f"{source}: cluster.composition = {cluster.composition!r}: {error}"

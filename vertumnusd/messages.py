@@ -56,7 +56,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
         return 2 * self.layers * self.kv_heads * self.head_dim * itemsize
 
 
-# --- node daemon → host helper, host helper → node daemon --------------------------------
+# --- node daemon → host helper, host helper → node daemon
 
 
 class TensorSpec(msgspec.Struct, frozen=True):
@@ -91,7 +91,7 @@ class Loaded(Message, frozen=True):
     store_port: int
 
 
-# --- node daemon → rank, both kinds -------------------------------------------------------
+# --- node daemon → rank, both kinds
 
 
 class RankStart(Message, frozen=True):
@@ -141,7 +141,7 @@ class RankFault(Message, frozen=True):
     reason: str
 
 
-# --- node daemon → prefill rank ------------------------------------------------------------
+# --- node daemon → prefill rank
 
 
 class Adopt(Message, frozen=True):
@@ -216,7 +216,7 @@ class Release(Message, frozen=True):
     request: str
 
 
-# --- prefill rank → node daemon --------------------------------------------------------------
+# --- prefill rank → node daemon
 
 
 class Adopted(Message, frozen=True):
@@ -293,7 +293,7 @@ class BlocksChanged(Message, frozen=True):
     free_blocks: int
 
 
-# --- node daemon ↔ decode rank -----------------------------------------------------------------
+# --- node daemon ↔ decode rank
 
 
 class Open(Message, frozen=True):
@@ -391,7 +391,7 @@ ToHelper = LoadModel
 FromHelper = LoadProgress | Loaded | RankFault
 
 
-# --- node → controller: events ---------------------------------------------------------------
+# --- node → controller: events
 
 
 class Seated(Message, frozen=True):
@@ -458,7 +458,7 @@ class Done(Message, frozen=True):
     attempt: int
 
 
-# --- controller → node: commands -----------------------------------------------------------------
+# --- controller → node: commands
 
 
 class AdoptWorker(Message, frozen=True):
@@ -563,7 +563,7 @@ ControlEvent = (
 ControlCommand = AdoptWorker | Exposed | Withdrawn | Dispatch | Placed | Reject | Abort | Lost
 
 
-# --- answers: node → gateway, for one request, in this order ------------------------------------
+# --- answers: node → gateway, for one request, in this order
 
 
 class Token(Message, frozen=True):

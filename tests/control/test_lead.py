@@ -5,6 +5,7 @@ from array import array
 import pytest
 
 from vertumnusd.control.lead import FirstToken, Lead, Prefill, RunFailed, SendRank
+from vertumnusd.control.prefill_time import Coefficients, PrefillTime
 from vertumnusd.messages import (
     Begin,
     Discard,
@@ -29,7 +30,9 @@ BLOCK = 4
 LAYERS = 6
 
 
-def new_lead(degree: int = 1, home_ranks: int = 1, step_s: float = 1.0) -> Lead:
+def new_lead(
+    degree: int = 1, home_ranks: int = 1, step_s: float = 1.0, prefill_s: float = 2.0
+) -> Lead:
     return Lead(
         term=1,
         epoch=5,
@@ -38,19 +41,14 @@ def new_lead(degree: int = 1, home_ranks: int = 1, step_s: float = 1.0) -> Lead:
         home_ranks=home_ranks,
         block_tokens=BLOCK,
         layers=LAYERS,
+        prefill_time=PrefillTime(Coefficients(prefill_s, 0, 0, 0, 0)),
         step_s=step_s,
         progress_timeout_s=5.0,
     )
 
 
-def prefill(
-    request: str,
-    tokens: int,
-    chain: bytes = b"",
-    predicted_s: float = 2.0,
-    decode_rank: int = DECODE,
-) -> Prefill:
-    dispatch = Dispatch(1, 5, request, 0, "CP1[0]", 1, 0, 0, predicted_s, decode_rank, 4)
+def prefill(request: str, tokens: int, chain: bytes = b"") -> Prefill:
+    dispatch = Dispatch(1, 5, request, 0, "CP1[0]", 1, 0, 0, 2.0, DECODE, 4)
     return Prefill(dispatch, array("I", range(tokens)).tobytes(), chain, Sampling(), 0, True)
 
 
@@ -85,6 +83,13 @@ def test_a_prompt_is_cut_into_layer_ranges_of_the_configured_time():
         (1, 0, 3),
         (2, 3, 6),
     ]
+
+
+def test_later_steps_follow_the_speed_that_was_measured():
+    lead = new_lead(step_s=0.3)  # predicted: one layer in 0.33 s
+    running(lead)
+    (step,) = messages(lead.step(1.0, StepDone(0, 5, 1, "a", 0.1)), Step)
+    assert (step.first_layer, step.last_layer) == (2, 5)  # 0.1 s a layer
 
 
 def test_one_step_stays_queued_ahead_of_the_running_one():
@@ -238,8 +243,8 @@ def test_replies_of_another_epoch_and_repeats_are_ignored():
 
 
 def test_a_rank_is_stuck_after_five_times_the_predicted_time():
-    lead = new_lead(step_s=3.0)
-    running(lead, predicted_s=12.0)  # 2 layers, 4 s a step
+    lead = new_lead(step_s=4.0, prefill_s=12.0)
+    running(lead)  # 2 layers, 4 s a step
     assert lead.stuck_ranks(19.9) == []
     assert lead.stuck_ranks(20.1) == [0]
 

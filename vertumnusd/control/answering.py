@@ -127,7 +127,7 @@ class Answering:
             return "waiting"
         return "prefilling" if self._prefill_owed else "decoding"
 
-    # --- from the controller -----------------------------------------------------------------
+    # --- from the controller
 
     def on_placed(self, placed: Placed) -> list[AnsweringCommand]:
         return [] if self._ended else [Emit(placed)]
@@ -162,7 +162,7 @@ class Answering:
             return self._fail(500, "server_error", f"lost {MAX_ATTEMPTS} times, last: {reason}")
         return self._wind_down()
 
-    # --- from the lead -----------------------------------------------------------------------
+    # --- from the lead
 
     def on_first_token(self, now: float, first: FirstToken) -> list[AnsweringCommand]:
         if self._ended or self._lost or self._max_new_tokens == 0:
@@ -211,7 +211,7 @@ class Answering:
         )
         return [SendRank(self.dispatch.decode_rank, generate)]
 
-    # --- from the decode rank ------------------------------------------------------------------
+    # --- from the decode rank
 
     def on_drawn(self, now: float, token: int, finished: str) -> list[AnsweringCommand]:
         del finished  # the same rule ends the answer here: stop tokens and the length
@@ -227,7 +227,7 @@ class Answering:
         self._decode_open = False
         return self._wind_down() if self._ended or self._lost else []
 
-    # --- from the node ---------------------------------------------------------------------------
+    # --- from the node
 
     def on_client_left(self) -> list[AnsweringCommand]:
         if self._ended:
@@ -248,7 +248,7 @@ class Answering:
         self._decode_open = False
         return self._wind_down() if self._ended or self._lost else []
 
-    # --- endings -----------------------------------------------------------------------------------
+    # --- endings
 
     def _emit_token(self, now: float, token: int) -> list[AnsweringCommand]:
         since_arrival = now - self._arrived

@@ -21,6 +21,7 @@ import enum
 from collections import deque
 from dataclasses import dataclass, field
 
+from vertumnusd.control.prefill_time import PrefillTime
 from vertumnusd.layout import interleave, rotation
 from vertumnusd.messages import (
     HASH_BYTES,
@@ -108,7 +109,7 @@ class _Run:
     block_ids: bytes = b""
     next_layer: int = 0
     done_layer: int = 0
-    prefill_s: float = 0.0
+    elapsed_s: dict[int, float] = field(default_factory=dict)  # computing so far, by rank
     pulling: int = 0  # pulls sent and not acknowledged
     drew: bool = False
     reported: bool = False  # PrefillDone was sent
@@ -118,6 +119,11 @@ class _Run:
     def request(self) -> str:
         return self.prefill.dispatch.request
 
+    @property
+    def prefill_s(self) -> float:
+        """Time of the slowest rank. Not the sum of each step's slowest: steps overlap."""
+        return max(self.elapsed_s.values(), default=0.0)
+
 
 @dataclass(slots=True)
 class _Outstanding:
@@ -125,7 +131,6 @@ class _Outstanding:
     waiting: set[int]  # ranks that have not finished it
     predicted_s: float
     running_since: float  # when it was issued, or the step before it ended
-    elapsed_s: float = 0.0
 
 
 class Lead:
@@ -141,6 +146,7 @@ class Lead:
         home_ranks: int,
         block_tokens: int,
         layers: int,
+        prefill_time: PrefillTime,
         step_s: float,
         progress_timeout_s: float,
     ) -> None:
@@ -150,13 +156,14 @@ class Lead:
         self._home_ranks = home_ranks
         self._block_tokens = block_tokens
         self._layers = layers
+        self._prefill_time = prefill_time
         self._step_s = step_s
         self._progress_timeout_s = progress_timeout_s
         self._seq = 0
         self._runs: dict[str, _Run] = {}  # in the order of admission
         self._outstanding: deque[_Outstanding] = deque()
 
-    # --- events ---------------------------------------------------------------------------
+    # --- events
 
     def admit(self, now: float, prefill: Prefill) -> list[LeadCommand]:
         """Take over a dispatched request; it runs after those admitted before it."""
@@ -205,7 +212,7 @@ class Lead:
                 commands = self._on_pulled(event)
         return commands + self._advance(now)
 
-    # --- time ---------------------------------------------------------------------------------
+    # --- time
 
     def stuck_ranks(self, now: float) -> list[int]:
         """Ranks whose running step takes longer than any excuse; they should be killed."""
@@ -215,7 +222,7 @@ class Lead:
         patience_s = max(self._progress_timeout_s, STUCK_FACTOR * head.predicted_s)
         return sorted(head.waiting) if now - head.running_since > patience_s else []
 
-    # --- what the node shows ----------------------------------------------------------------
+    # --- what the node shows
 
     @property
     def requests(self) -> list[str]:
@@ -228,7 +235,7 @@ class Lead:
             return None
         return run.done_layer, self._layers
 
-    # --- reservation ------------------------------------------------------------------------
+    # --- reservation
 
     def _reserve_next(self) -> list[LeadCommand]:
         commands: list[LeadCommand] = []
@@ -281,7 +288,7 @@ class Lead:
             {r.rank: r.block_ids for r in replies}, run.blocks, run.home.start, turn
         )
 
-    # --- steps ------------------------------------------------------------------------------
+    # --- steps
 
     def _advance(self, now: float) -> list[LeadCommand]:
         commands = self._reserve_next()
@@ -324,7 +331,7 @@ class Lead:
         )
 
     def _issue_step(self, now: float, run: _Run) -> list[LeadCommand]:
-        per_layer_s = run.prefill.dispatch.predicted_s / self._layers
+        per_layer_s = self._layer_s(run)
         layers = max(1, round(self._step_s / per_layer_s)) if per_layer_s > 0 else self._layers
         last = min(self._layers, run.next_layer + layers)
         self._seq += 1
@@ -333,6 +340,20 @@ class Lead:
         run.next_layer = last
         self._outstanding.append(_Outstanding(step, set(self.ranks), predicted_s, now))
         return self._to_worker(step)
+
+    def _layer_s(self, run: _Run) -> float:
+        """Time of one layer: as measured on this request, before that as predicted.
+
+        The prediction is made anew from what the ranks really hold: were it the controller's, a
+        prefix evicted since would make one endless step out of many short ones.
+        """
+        if run.done_layer:
+            return run.prefill_s / run.done_layer
+        uncached_tokens = len(run.prefill.tokens) // 4 - run.cached_tokens
+        predicted_s = self._prefill_time.predict_s(
+            len(self.ranks), uncached_tokens, run.cached_tokens
+        )
+        return predicted_s / self._layers
 
     def _on_step_reply(self, now: float, reply: StepDone | StepFailed) -> list[LeadCommand]:
         entry = next((o for o in self._outstanding if o.step.seq == reply.seq), None)
@@ -346,12 +367,13 @@ class Lead:
                 commands.append(RunFailed(run.request, reply.reason))
                 commands += self.abort(now, run.request)
         else:
-            entry.elapsed_s = max(entry.elapsed_s, reply.elapsed_s)
+            if run is not None:
+                spent_s = run.elapsed_s.get(reply.rank, 0.0)
+                run.elapsed_s[reply.rank] = spent_s + reply.elapsed_s
             if reply.first_token >= 0 and run is not None and not run.aborted and not run.drew:
                 run.drew = True
-                prefill_s = run.prefill_s + entry.elapsed_s
                 commands.append(
-                    FirstToken(run.request, reply.first_token, run.cached_tokens, prefill_s)
+                    FirstToken(run.request, reply.first_token, run.cached_tokens, run.prefill_s)
                 )
         if not entry.waiting:
             self._outstanding.remove(entry)
@@ -362,7 +384,6 @@ class Lead:
         return commands
 
     def _on_step_complete(self, run: _Run, entry: _Outstanding) -> list[LeadCommand]:
-        run.prefill_s += entry.elapsed_s
         run.done_layer = entry.step.last_layer
         commands: list[LeadCommand] = []
         if not run.aborted and run.prefill.dispatch.decode_rank >= 0:
@@ -372,7 +393,7 @@ class Lead:
             commands.append(self._report(run))
         return commands + self._settle(run)
 
-    # --- hand-off and end -------------------------------------------------------------------
+    # --- hand-off and end
 
     def _pull(self, run: _Run, step: Step) -> list[LeadCommand]:
         run.pulling += 1

@@ -15,7 +15,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 from vertumnusd.control.answering import (
     AbortAtLead,
@@ -28,6 +28,7 @@ from vertumnusd.control.answering import (
 )
 from vertumnusd.control.controller import Controller
 from vertumnusd.control.lead import FirstToken, Lead, LeadCommand, Prefill, RunFailed, SendRank
+from vertumnusd.control.prefill_time import PrefillTime
 from vertumnusd.messages import (
     Abort,
     Adopt,
@@ -67,6 +68,8 @@ from vertumnusd.messages import (
 )
 from vertumnusd.node.service import Job
 
+Event = ParamSpec("Event")
+
 
 @dataclass(frozen=True, slots=True)
 class LeadSettings:
@@ -75,6 +78,7 @@ class LeadSettings:
     home_ranks: int
     block_tokens: int
     layers: int
+    prefill_time: PrefillTime
     step_s: float
     progress_timeout_s: float
 
@@ -110,7 +114,7 @@ class Hub:
         self._events: deque[ControlEvent] = deque()
         self._busy = False
 
-    # --- what happens to the node ----------------------------------------------------------------
+    # --- what happens to the node
 
     def take_seat(self, term: int) -> None:
         """Become the controller of ``term``."""
@@ -176,16 +180,16 @@ class Hub:
             case Drawn():
                 drawn = zip(message.requests, message.tokens, message.finished, strict=True)
                 for request, token, finished in drawn:
-                    self._tell(request, lambda a, t=token, f=finished: a.on_drawn(now, t, f))
+                    self._tell(request, Answering.on_drawn, now, token, finished)
             case DecodeFailed():
-                self._tell(message.request, lambda a: a.on_decode_failed(message.reason))
+                self._tell(message.request, Answering.on_decode_failed, message.reason)
             case Closed():
-                self._tell(message.request, lambda a: a.on_closed())
+                self._tell(message.request, Answering.on_closed)
             case Refused():
                 self._effects.report(message)
         self._drain()
 
-    # --- what the node shows -----------------------------------------------------------------------
+    # --- what the node shows
 
     def next_deadline(self) -> float | None:
         return self._controller.next_deadline()
@@ -216,7 +220,7 @@ class Hub:
             "layers": progress[1] if progress else None,
         }
 
-    # --- the loop ------------------------------------------------------------------------------------
+    # --- the loop
 
     def _post(self, event: ControlEvent) -> None:
         self._events.append(event)
@@ -245,17 +249,17 @@ class Hub:
                 case Withdrawn():
                     self._leads.pop(command.worker, None)
                 case Placed():
-                    self._tell(command.request, lambda a, c=command: a.on_placed(c))
+                    self._tell(command.request, Answering.on_placed, command)
                 case Dispatch():
                     self._dispatch(command)
                 case Reject():
-                    self._tell(command.request, lambda a, c=command: a.on_reject(c))
+                    self._tell(command.request, Answering.on_reject, command)
                 case Abort():
                     lead = self._leads.get(command.worker)
                     if lead is not None:
                         self._act_lead(lead.abort(self._effects.now(), command.request))
                 case Lost():
-                    self._tell(command.request, lambda a, c=command: a.on_lost(c.attempt, c.reason))
+                    self._tell(command.request, Answering.on_lost, command.attempt, command.reason)
             self._effects.report(command)
 
     def _new_lead(self, exposed: Exposed) -> Lead:
@@ -268,6 +272,7 @@ class Hub:
             home_ranks=settings.home_ranks,
             block_tokens=settings.block_tokens,
             layers=settings.layers,
+            prefill_time=settings.prefill_time,
             step_s=settings.step_s,
             progress_timeout_s=settings.progress_timeout_s,
         )
@@ -280,12 +285,19 @@ class Hub:
         now = self._effects.now()
         self._act(dispatch.request, entry.answering.on_dispatch(now, dispatch))
 
-    # --- carrying out the machines' commands -----------------------------------------------------------
+    # --- carrying out the machines' commands
 
-    def _tell(self, request: str, event: Callable[[Answering], list[AnsweringCommand]]) -> None:
+    def _tell(
+        self,
+        request: str,
+        event: Callable[Concatenate[Answering, Event], list[AnsweringCommand]],
+        *values: Event.args,
+        **named: Event.kwargs,
+    ) -> None:
+        """Tell a request's machine what happened. A request that is over has no machine."""
         entry = self._requests.get(request)
         if entry is not None:
-            self._act(request, event(entry.answering))
+            self._act(request, event(entry.answering, *values, **named))
 
     def _act(self, request: str, commands: list[AnsweringCommand]) -> None:
         for command in commands:
@@ -314,18 +326,18 @@ class Hub:
                 case SendRank():
                     self._effects.send(command.rank, command.message)
                 case FirstToken():
-                    self._tell(command.request, lambda a, c=command: a.on_first_token(now, c))
+                    self._tell(command.request, Answering.on_first_token, now, command)
                 case RunFailed():
-                    self._tell(command.request, lambda a, c=command: a.on_prefill_failed(c.reason))
+                    self._tell(command.request, Answering.on_prefill_failed, command.reason)
                 case PrefillDone():
                     self._events.append(command)
-                    self._tell(command.request, lambda a, c=command: a.on_prefill_done(now, c))
+                    self._tell(command.request, Answering.on_prefill_done, now, command)
                 case HandedOff():
                     self._events.append(command)
-                    self._tell(command.request, lambda a: a.on_handed_off())
+                    self._tell(command.request, Answering.on_handed_off)
                 case RoomMissing():
                     self._events.append(command)
-                    self._tell(command.request, lambda a: a.on_returned())
+                    self._tell(command.request, Answering.on_returned)
 
     def _admit(self, command: AdmitToLead) -> None:
         entry = self._requests[command.dispatch.request]
@@ -354,14 +366,14 @@ class Hub:
             )
         )
 
-    # --- losses -----------------------------------------------------------------------------------------
+    # --- losses
 
     def _prefill_rank_gone(self, rank: int) -> None:
         for worker, lead in list(self._leads.items()):
             if rank in lead.ranks:
                 del self._leads[worker]
                 for request in lead.requests:
-                    self._tell(request, lambda a: a.on_lead_gone())
+                    self._tell(request, Answering.on_lead_gone)
 
     def _decode_rank_gone(self, rank: int) -> None:
         for request, entry in list(self._requests.items()):

@@ -3,19 +3,13 @@
 The ranks of one *lattice root* (an aligned set of the largest degree) share process groups, so they
 live and die together: when one ends, the others are killed, and all start again as a new
 *generation*, whose name keeps its groups apart from the old ones in the store. A decode rank is a
-root of its own. Rank processes end with the daemon, however it ends: their socket closes.
-
-Memory that ranks share (weights, KV pools, exchange areas) is made here as anonymous memory files,
-and handed down by descriptor: nothing is left behind in any file system.
+root of its own.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import socket
-import subprocess
-import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -26,7 +20,6 @@ import structlog
 import trio
 
 from vertumnusd.config import Config
-from vertumnusd.layout import exchange_bytes, kv_pool_bytes
 from vertumnusd.messages import (
     FromHelper,
     FromRank,
@@ -41,130 +34,16 @@ from vertumnusd.messages import (
     Ready,
     ToRank,
 )
+from vertumnusd.node.child import Child
+from vertumnusd.node.memory import MemoryFiles
 
-OUTBOX_MESSAGES = 4096
-RECEIVE_BYTES = 1 << 18
-MAX_FRAME_BYTES = 64 << 20
 RESTART_WINDOW_S = 600.0
 
 log = structlog.get_logger("vertumnusd.ranks")
-_encode = msgspec.msgpack.Encoder().encode
 
 
 class RankStartError(Exception):
     """Ranks could not be brought into service; the message has the rank's own reason."""
-
-
-class Child:
-    """One child process and the socket to it, which is its life line."""
-
-    def __init__(self, module: str, inherit: list[int]) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", module, "--fd", str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno(), *inherit],
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
-                start_new_session=True,  # a terminal's ^C is for the daemon only
-            )
-        self.pid = self._process.pid
-        self._pidfd = os.pidfd_open(self.pid)
-        self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
-        self._outbox, self._to_send = trio.open_memory_channel[bytes](OUTBOX_MESSAGES)
-
-    def send(self, message: msgspec.Struct) -> None:
-        """Put ``message`` into the outbox. A child that lets it fill up is stuck: it is killed."""
-        try:
-            self._outbox.send_nowait(_encode(message))
-        except trio.WouldBlock:
-            log.error("rank stuck: outbox full, killing it", pid=self.pid)
-            self.kill()
-
-    def kill(self) -> None:
-        if self._process.returncode is None:
-            self._process.send_signal(signal.SIGKILL)
-
-    async def wait(self) -> int:
-        """Exit status, once the process ended."""
-        while (status := self._process.poll()) is None:
-            await trio.lowlevel.wait_readable(self._pidfd)
-        return status
-
-    async def write(self) -> None:
-        """Writer task: frames from the outbox to the child, until it is gone."""
-        try:
-            async for frame in self._to_send:
-                await self._stream.send_all(len(frame).to_bytes(4, "little") + frame)
-        except trio.BrokenResourceError:
-            pass  # its end is seen by ``wait``
-
-    async def read(self, handle: Callable[[bytes], None]) -> None:
-        """Reader task: hands every frame to ``handle``, until the child is gone."""
-        buffer = bytearray()
-        while True:
-            try:
-                chunk = await self._stream.receive_some(RECEIVE_BYTES)
-            except trio.BrokenResourceError:
-                return
-            if not chunk:
-                return
-            buffer += chunk
-            while len(buffer) >= 4:
-                length = int.from_bytes(buffer[:4], "little")
-                if length > MAX_FRAME_BYTES:
-                    log.error("rank talks nonsense, killing it", pid=self.pid, frame_bytes=length)
-                    self.kill()
-                    return
-                if len(buffer) < 4 + length:
-                    break
-                frame = bytes(buffer[4 : 4 + length])
-                del buffer[: 4 + length]
-                handle(frame)
-
-    def end(self) -> None:
-        """Kill and reap; free every descriptor."""
-        self.kill()
-        self._process.wait()
-        os.close(self._pidfd)
-        self._stream.socket.close()
-        self._outbox.close()
-
-
-@dataclass(slots=True)
-class MemoryFiles:
-    """Anonymous memory files of one host, by descriptor. They vanish with their last process."""
-
-    weights: int
-    kv: list[int]
-    exchange: list[int]
-    decode_kv: list[int]
-
-    @classmethod
-    def create(cls, config: Config, model: ModelInfo) -> MemoryFiles:
-        def make(name: str, size: int) -> int:
-            fd = os.memfd_create(f"vertumnus-{name}", os.MFD_CLOEXEC)
-            os.ftruncate(fd, size)
-            return fd
-
-        ranks = range(config.cluster.ranks)
-        block_tokens = config.cache.block_tokens
-        pool = kv_pool_bytes(model, config.kv_blocks, block_tokens)
-        decode_pool = kv_pool_bytes(model, config.decode_kv_blocks, block_tokens)
-        area = exchange_bytes(model, model.context_tokens)
-        return cls(
-            weights=make("weights", 0),  # the host helper gives it its size
-            kv=[make(f"kv-{rank}", pool) for rank in ranks],
-            exchange=[make(f"exchange-{rank}", area) for rank in ranks],
-            decode_kv=[make("decode-kv", decode_pool) for _ in range(config.cluster.decode_ranks)],
-        )
-
-    def all(self) -> list[int]:
-        return [self.weights, *self.kv, *self.exchange, *self.decode_kv]
-
-    def close(self) -> None:
-        for fd in self.all():
-            os.close(fd)
 
 
 @dataclass(slots=True)
@@ -218,7 +97,7 @@ class RankHost:
             roots.append(_Root(range(rank, rank + 1), "decode"))
         return roots
 
-    # --- for the hub -------------------------------------------------------------------------------
+    # --- for the hub
 
     def send(self, rank: int, message: ToRank) -> None:
         """A message to a rank that is gone goes nowhere; ``down`` told or will tell."""
@@ -236,7 +115,7 @@ class RankHost:
     def pids(self) -> dict[int, int]:
         return {rank: c.pid for root in self._roots for rank, c in root.children.items()}
 
-    # --- tasks -------------------------------------------------------------------------------------
+    # --- tasks
 
     async def run(self) -> None:
         """Keep everything alive until cancelled. Raises :class:`RankStartError` at start only."""

@@ -45,7 +45,13 @@ class Requests:
 
     def cluster(self) -> dict[str, Any]:
         assert self._hub is not None
-        return {"model": self.model.name, "unready": self.unready, **self._hub.snapshot()}
+        node = {
+            "model": self.model.name,
+            "layers": self.model.layers,
+            "context_tokens": self.model.context_tokens,
+            "unready": self.unready,
+        }
+        return {**node, **self._hub.snapshot()}
 
     def emit(self, request: str, event: Answer) -> None:
         """From the hub: the next event of an answer. Answers whose client left have no channel."""

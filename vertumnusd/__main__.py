@@ -1,0 +1,135 @@
+"""The one command: ``vertumnusd serve | demo | status | config``.
+
+Exit status: 0 done or drained, 1 fault, 2 usage or configuration, 3 port in use, 4 ranks failed to
+start. Flags win over the file, the file over the defaults.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+
+from vertumnusd import __version__
+from vertumnusd.config import Config, ConfigError, load_config
+
+EXIT_USAGE = 2
+
+
+class Parser(argparse.ArgumentParser):
+    """Names the nearest known flag or command when one is wrong."""
+
+    def error(self, message: str) -> NoReturn:
+        known = [flag for action in self._actions for flag in action.option_strings]
+        for action in self._actions:
+            known += list(action.choices or ())
+        wrong = re.search(r"(?:unrecognized arguments: |invalid choice: ')([^ ']+)", message)
+        near = difflib.get_close_matches(wrong[1].partition("=")[0], known, 1) if wrong else []
+        hint = f"; did you mean {near[0]}?" if near else ""
+        self.exit(EXIT_USAGE, f"{self.prog}: {message}{hint}\n")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point; returns the exit status."""
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    try:
+        return int(arguments.run(arguments))
+    except ConfigError as error:
+        print(f"vertumnusd: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="vertumnusd", description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"vertumnusd {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
+    _add_serve(commands)
+    _add_demo(commands)
+    _add_status(commands)
+    _add_config(commands)
+    return parser
+
+
+def _add_serve(commands: Any) -> None:
+    serve = commands.add_parser("serve", help="run this node's daemon", allow_abbrev=False)
+    serve.add_argument("model", nargs="?", help="a .gguf file, a checkpoint folder, or a name")
+    serve.add_argument("--config", type=Path, help="TOML file; see etc/vertumnusd.toml")
+    serve.add_argument("--host", help="address to listen on")
+    serve.add_argument("--port", type=int, help="port to listen on")
+    serve.add_argument("--api-key-file", help="file with one API key a line")
+    serve.add_argument("--log-format", choices=("text", "json"), default="text")
+    serve.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
+    serve.set_defaults(run=_serve)
+
+
+def _add_demo(commands: Any) -> None:
+    demo = commands.add_parser("demo", help="the main job on a small model", allow_abbrev=False)
+    demo.add_argument("--json", type=Path, metavar="FILE", help="also write the facts to FILE")
+    demo.set_defaults(run=_demo)
+
+
+def _add_status(commands: Any) -> None:
+    status = commands.add_parser("status", help="print the cluster", allow_abbrev=False)
+    status.add_argument("--url", default="http://127.0.0.1:8000", help="a node's address")
+    status.add_argument("--api-key-file", type=Path, help="file whose first key is sent")
+    status.add_argument("--json", action="store_true", help="the whole state as JSON")
+    status.set_defaults(run=_status)
+
+
+def _add_config(commands: Any) -> None:
+    config = commands.add_parser("config", help="check or show a configuration")
+    actions = config.add_subparsers(dest="action", required=True, parser_class=Parser)
+    for action, text in (("check", "exit 0 if the file is valid"), ("show", "print every value")):
+        parser = actions.add_parser(action, help=text, allow_abbrev=False)
+        parser.add_argument("file", type=Path, nargs="?")
+        parser.set_defaults(run=_check if action == "check" else _show)
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    from vertumnusd.node.daemon import serve
+    from vertumnusd.node.logs import set_up_logs
+
+    set_up_logs(arguments.log_format, arguments.log_level)
+    node = {"host": arguments.host, "port": arguments.port}
+    node["api_key_file"] = arguments.api_key_file
+    overrides = {
+        "node": {key: value for key, value in node.items() if value is not None},
+        "model": {"path": arguments.model} if arguments.model else {},
+    }
+    return serve(lambda: load_config(arguments.config, overrides))
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from vertumnusd.demo import demo
+
+    return demo(arguments.json)
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    from vertumnusd.status import status
+
+    return status(arguments.url, arguments.api_key_file, arguments.json)
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    load_config(arguments.file)
+    print(f"{arguments.file or 'defaults'}: ok")
+    return 0
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    config: Config = load_config(arguments.file)
+    print(msgspec.toml.encode(config).decode(), end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

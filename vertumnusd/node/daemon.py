@@ -1,0 +1,341 @@
+"""The daemon of one node: brings up doors, ranks and the controller's seat, and winds them down.
+
+Order at start: take the port (a port in use is known before weights load), read the tokenizer,
+open the doors (``/live`` answers, ``/health`` says what is loading), load weights, start ranks,
+take the seat, serve. At the end: refuse new work, let running answers end, close.
+"""
+
+from __future__ import annotations
+
+import errno
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import structlog
+import trio
+
+from vertumnusd.checkpoint import CheckpointError, model_info, resolve
+from vertumnusd.config import Config, ConfigError, load_profile
+from vertumnusd.control.controller import Controller
+from vertumnusd.control.fleet import parse_composition
+from vertumnusd.control.prefill_time import PrefillTime
+from vertumnusd.control.settings import Settings
+from vertumnusd.messages import (
+    ControlCommand,
+    Exposed,
+    Failed,
+    Finished,
+    Lost,
+    ModelInfo,
+    RankDown,
+    Refused,
+    Withdrawn,
+)
+from vertumnusd.node.doors import Doors
+from vertumnusd.node.hashing import chain
+from vertumnusd.node.hub import Effects, Hub, LeadSettings
+from vertumnusd.node.keys import Keys
+from vertumnusd.node.limits import Limits
+from vertumnusd.node.metrics import Metrics
+from vertumnusd.node.ranks import RankEvents, RankHost, RankStartError
+from vertumnusd.node.requests import Requests
+from vertumnusd.node.systemd import Notifier
+from vertumnusd.node.tokens import Tokens
+
+HEARTBEAT_S = 0.25
+FIRST_TERM = 1  # one node takes the seat at once
+
+EXIT_DONE, EXIT_FAULT, EXIT_USAGE, EXIT_PORT_IN_USE, EXIT_NO_RANKS = range(5)
+
+log = structlog.get_logger("vertumnusd")
+
+
+class PortInUse(Exception):
+    """Somebody else listens where this node should."""
+
+
+def serve(load: Callable[[], Config]) -> int:
+    """Run the node until it is told to stop. Returns the exit status.
+
+    ``load`` reads the configuration, now and at every SIGHUP; it raises :class:`ConfigError`.
+    """
+    try:
+        config = load()
+        path = resolve(config.model.path)
+        model = model_info(path, config.model.name, config.model.dtype)
+        prefill_time, profile = load_profile(config.model, model.name)
+        log.info("model", name=model.name, dtype=model.dtype, profile=profile)
+        keys = _load_keys(config)
+    except (ConfigError, CheckpointError) as error:
+        log.error("cannot start", reason=str(error))
+        return EXIT_USAGE
+    daemon = Daemon(config, path, model, prefill_time, keys, load)
+    try:
+        return trio.run(daemon.run)
+    except PortInUse as error:
+        log.error("cannot start", reason=str(error))
+        return EXIT_PORT_IN_USE
+    except CheckpointError as error:
+        log.error("cannot start", reason=str(error))
+        return EXIT_USAGE
+    except BaseExceptionGroup as group:
+        failures, others = group.split(RankStartError)
+        if others is not None or failures is None:
+            raise
+        log.error("ranks failed", reason=_first(failures))
+        return EXIT_FAULT if daemon.served else EXIT_NO_RANKS
+
+
+def _first(group: BaseExceptionGroup[RankStartError]) -> str:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return str(error)
+
+
+def _load_keys(config: Config) -> Keys:
+    if not config.node.api_key_file:
+        return Keys()
+    try:
+        return Keys.load(Path(config.node.api_key_file))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"node.api_key_file = {config.node.api_key_file!r}: {error}") from error
+
+
+class Daemon:
+    """One node's parts, and the tasks that keep them going."""
+
+    def __init__(
+        self,
+        config: Config,
+        path: Path,
+        model: ModelInfo,
+        prefill_time: PrefillTime,
+        keys: Keys,
+        reload: Callable[[], Config],
+    ) -> None:
+        self._config = config
+        self._reload_config = reload
+        self._path = path
+        self._model = model
+        self._metrics = Metrics()
+        self._keys = keys
+        self._notifier = Notifier()
+        self._loading = "starting"
+        self._draining = False
+        self._exposed: set[str] = set()
+        self._all_exposed = trio.Event()
+        self._workers = len(
+            parse_composition(config.composition, config.cluster.cp_degrees, config.cluster.ranks)
+        )
+        self.served = False
+        block_tokens = config.cache.block_tokens
+        home_tokens = config.kv_blocks * config.home_ranks * block_tokens
+        decode_tokens = config.decode_kv_blocks * block_tokens
+        self._requests = Requests(model, min(home_tokens, decode_tokens), self._observe)
+        self._ranks = RankHost(
+            config,
+            model,
+            str(path),
+            RankEvents(
+                up=lambda event: self._hub.rank_up(event),
+                down=self._on_ranks_down,
+                message=lambda message: self._hub.from_rank(message),
+                progress=self._on_progress,
+            ),
+        )
+        self._hub = Hub(
+            Controller(_settings(config), prefill_time),
+            LeadSettings(
+                home_ranks=config.home_ranks,
+                block_tokens=block_tokens,
+                layers=model.layers,
+                prefill_time=prefill_time,
+                step_s=config.rank.step_s,
+                progress_timeout_s=config.rank.progress_timeout_s,
+            ),
+            Effects(
+                now=trio.current_time,
+                send=self._ranks.send,
+                kill=partial(self._ranks.kill, reason="no progress"),
+                emit=self._requests.emit,
+                report=self._report,
+                chain=lambda tokens, salt: chain(tokens, block_tokens, salt),
+            ),
+        )
+        self._requests.attach(self._hub)
+
+    # --- the life of the daemon
+
+    async def run(self) -> int:
+        listeners = await self._listen()
+        with closing(self._notifier):
+            tokens = await trio.to_thread.run_sync(Tokens.load, self._path)
+            doors = Doors(self._requests, tokens, self._keys, self._metrics, Limits())
+            async with trio.open_nursery() as nursery:
+                await nursery.start(doors.serve, listeners)
+                nursery.start_soon(self._ranks.run)
+                nursery.start_soon(self._beat)
+                nursery.start_soon(self._take_seat, listeners)
+                status = await self._until_stopped(doors)
+                nursery.cancel_scope.cancel()
+        log.info("stopped", status=status)
+        return status
+
+    async def _listen(self) -> list[trio.SocketListener]:
+        node = self._config.node
+        try:
+            return await trio.open_tcp_listeners(node.port, host=node.host, backlog=1024)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise PortInUse(f"port {node.port} on {node.host} is in use") from error
+            raise PortInUse(f"cannot listen on {node.host}:{node.port}: {error}") from error
+
+    async def _take_seat(self, listeners: list[trio.SocketListener]) -> None:
+        """Become the controller, wait until everything serves, and say so."""
+        self._hub.take_seat(FIRST_TERM)
+        await self._ranks.all_ready.wait()
+        await self._all_exposed.wait()
+        self.served = True
+        host, port = listeners[0].socket.getsockname()[:2]
+        composition = self._hub.snapshot()["composition"]
+        log.info("serving", url=f"http://{host}:{port}/v1", composition=composition)
+        self._notifier.send(READY=1, STATUS=f"serving {self._model.name} as {composition}")
+
+    async def _until_stopped(self, doors: Doors) -> int:
+        """Obey signals: SIGTERM or SIGINT drains, a second one aborts, SIGHUP reloads."""
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+            async for number in signals:
+                if number != signal.SIGHUP:
+                    break
+                self._reload(doors)
+            self._draining = True
+            self._update_readiness()
+            drain_s = self._config.node.drain_s
+            log.info("draining", requests=self._requests.running(), drain_s=drain_s)
+            self._notifier.send(
+                STOPPING=1, STATUS="draining", EXTEND_TIMEOUT_USEC=int((drain_s + 10) * 1e6)
+            )
+            return await self._drain(doors, drain_s, signals)
+
+    async def _drain(self, doors: Doors, drain_s: float, signals: AsyncIterator[int]) -> int:
+        status = EXIT_FAULT
+
+        async def abort_on_signal() -> None:
+            async for number in signals:
+                if number != signal.SIGHUP:
+                    log.warning("aborting", requests=self._requests.running())
+                    nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(abort_on_signal)
+            with trio.move_on_after(drain_s) as patience:
+                await doors.drain()
+                status = EXIT_DONE
+            if patience.cancelled_caught:
+                log.warning("requests cut off at shutdown", requests=self._requests.running())
+            nursery.cancel_scope.cancel()
+        return status
+
+    def _reload(self, doors: Doors) -> None:
+        """SIGHUP: check the configuration file, then take over its API keys."""
+        self._notifier.send(RELOADING=1, MONOTONIC_USEC=time.monotonic_ns() // 1000)
+        try:
+            config = self._reload_config()
+            doors.keys = _load_keys(config)
+        except ConfigError as error:
+            log.error("configuration not reloaded", reason=str(error))
+        else:
+            changed = config != self._config
+            log.info("API keys reloaded", other_changes_need_a_restart=changed)
+        self._notifier.send(READY=1)
+
+    async def _beat(self) -> None:
+        """The heart: lets deadlines pass, measures the loop's lag, feeds the watchdog."""
+        interval_s = HEARTBEAT_S
+        if self._notifier.watchdog_s:
+            interval_s = min(interval_s, self._notifier.watchdog_s / 3)
+        while True:
+            due = trio.current_time() + interval_s
+            await trio.sleep_until(due)
+            self._metrics.loop_lag(trio.current_time() - due)
+            self._hub.tick()
+            self._publish_metrics()
+            self._notifier.send(WATCHDOG=1)
+
+    # --- what the parts tell
+
+    def _on_progress(self, text: str) -> None:
+        self._loading = text
+        self._update_readiness()
+        self._notifier.send(STATUS=text)
+
+    def _on_ranks_down(self, events: list[RankDown]) -> None:
+        self._hub.ranks_down(events)
+        self._update_readiness()
+
+    def _report(self, happened: ControlCommand | Refused) -> None:
+        match happened:
+            case Exposed():
+                self._exposed.add(happened.worker)
+                log.info("worker exposed", worker=happened.worker, epoch=happened.epoch)
+                if len(self._exposed) == self._workers:
+                    self._all_exposed.set()
+            case Withdrawn():
+                self._exposed.discard(happened.worker)
+                log.warning("worker withdrawn", worker=happened.worker, reason=happened.reason)
+            case Lost():
+                log.warning(
+                    "request lost its rank", request=happened.request, reason=happened.reason
+                )
+            case Refused():
+                log.warning("command refused", rank=happened.rank, command=happened.command)
+        self._update_readiness()
+
+    def _update_readiness(self) -> None:
+        if self._draining:
+            self._requests.unready = "draining"
+        elif not self._all_exposed.is_set():
+            self._requests.unready = self._loading
+        else:
+            self._requests.unready = "" if self._exposed else "no worker serves"
+
+    def _observe(self, event: Finished | Failed) -> None:
+        if isinstance(event, Finished):
+            self._metrics.observe_finished(event)
+        else:
+            self._metrics.observe_ended("failed")
+
+    def _publish_metrics(self) -> None:
+        view = self._hub.snapshot()
+        metrics = self._metrics
+        metrics.set_term_epoch(view["term"], view["epoch"])
+        serving = [w for w in view["workers"] if w["state"] == "serving"]
+        metrics.set_workers((w["name"], w["degree"]) for w in serving)
+        waiting = sum(r["phase"] == "waiting" for r in view["requests"])
+        metrics.set_requests(len(view["requests"]) - waiting, waiting)
+        used = sum(h["cached_blocks"] + h["pinned_blocks"] for h in view["homes"])
+        metrics.set_kv_usage(used / (self._config.cluster.ranks * self._config.kv_blocks))
+
+
+def _settings(config: Config) -> Settings:
+    cluster, placement = config.cluster, config.placement
+    return Settings(
+        cp_degrees=cluster.cp_degrees,
+        ranks=cluster.ranks,
+        home_ranks=config.home_ranks,
+        composition=config.composition,
+        beta=placement.beta,
+        lambda_=placement.lambda_,
+        block_tokens=config.cache.block_tokens,
+        kv_blocks=config.kv_blocks,
+        decode_ranks=cluster.decode_ranks,
+        decode_kv_blocks=config.decode_kv_blocks,
+        max_queue_tokens=placement.max_queue_tokens,
+        max_queue_s=placement.max_queue_s,
+        unplaced_wait_s=placement.unplaced_wait_s,
+    )

@@ -1,0 +1,50 @@
+"""Memory that the ranks of a host share: weights, KV pools, exchange areas.
+
+Anonymous memory files, handed down by descriptor: they vanish with the last process that has them,
+and nothing is left behind in any file system.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from vertumnusd.config import Config
+from vertumnusd.layout import exchange_bytes, kv_pool_bytes
+from vertumnusd.messages import ModelInfo
+
+
+@dataclass(slots=True)
+class MemoryFiles:
+    """Anonymous memory files of one host, by descriptor. They vanish with their last process."""
+
+    weights: int
+    kv: list[int]
+    exchange: list[int]
+    decode_kv: list[int]
+
+    @classmethod
+    def create(cls, config: Config, model: ModelInfo) -> MemoryFiles:
+        def make(name: str, size: int) -> int:
+            fd = os.memfd_create(f"vertumnus-{name}", os.MFD_CLOEXEC)
+            os.ftruncate(fd, size)
+            return fd
+
+        ranks = range(config.cluster.ranks)
+        block_tokens = config.cache.block_tokens
+        pool = kv_pool_bytes(model, config.kv_blocks, block_tokens)
+        decode_pool = kv_pool_bytes(model, config.decode_kv_blocks, block_tokens)
+        area = exchange_bytes(model, model.context_tokens)
+        return cls(
+            weights=make("weights", 0),  # the host helper gives it its size
+            kv=[make(f"kv-{rank}", pool) for rank in ranks],
+            exchange=[make(f"exchange-{rank}", area) for rank in ranks],
+            decode_kv=[make("decode-kv", decode_pool) for _ in range(config.cluster.decode_ranks)],
+        )
+
+    def all(self) -> list[int]:
+        return [self.weights, *self.kv, *self.exchange, *self.decode_kv]
+
+    def close(self) -> None:
+        for fd in self.all():
+            os.close(fd)
