@@ -1,8 +1,8 @@
 """Plays the daemon to real rank processes, synchronously: the tests' end of the sockets.
 
 ``host`` makes the memory files, starts the host helper, prefill ranks and decode ranks, and ends
-them. ``Worker`` plays the lead of one worker. Run as a script it starts a host, prints the ids of
-its processes, and waits to be killed.
+them. ``Worker`` plays the lead of one worker. Run as a script it starts a host and another process
+that inherits all its sockets, prints the ids of that one and of the host's, and waits to be killed.
 """
 
 from __future__ import annotations
@@ -75,6 +75,9 @@ class Peer:
         self._reader = FrameReader(ours)
         self._decode = msgspec.msgpack.Decoder(receives).decode
         self._unread: list[Message] = []
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
 
     def send(self, message: Message) -> None:
         write_frame(self._socket, msgspec.msgpack.encode(message))
@@ -429,5 +432,6 @@ def _peer(stack: ExitStack, module: str, inherit: Sequence[int], receives: type)
 if __name__ == "__main__":
     with host(Path(sys.argv[1]), Shape()) as running:
         everyone = [running.helper, *running.prefill, *running.decode]
-        print(*(peer.process.pid for peer in everyone), flush=True)
-        sys.stdin.read()
+        heir = subprocess.Popen(["sleep", "300"], pass_fds=[peer.fileno() for peer in everyone])
+        print(heir.pid, *(peer.process.pid for peer in everyone), flush=True)
+        heir.wait()
