@@ -407,9 +407,12 @@ class RankUp(Message, frozen=True):
 
 
 class RankDown(Message, frozen=True):
+    """The rank's process is gone, and with it, at once, those of ``also`` (of the same kind)."""
+
     rank: int
     kind: str
     reason: str
+    also: tuple[int, ...] = ()
 
 
 class Submit(Message, frozen=True):

@@ -90,7 +90,7 @@ def test_the_answer_ends_once_with_both_first_token_times():
 def test_a_finished_request_closes_its_blocks_and_then_tells_the_controller():
     answering = decoding()
     assert SendRank(DECODE, Close("a")) in answering.on_drawn(103.0, EOS, "stop")
-    assert answering.on_closed() == [Done("a", 0), Over("a")]
+    assert answering.on_closed(DECODE) == [Done("a", 0), Over("a")]
 
 
 def test_a_stop_token_right_after_prefill_ends_the_hand_off_too():
@@ -125,7 +125,7 @@ def test_a_client_that_leaves_while_waiting_is_forgotten_at_once():
 def test_a_client_that_leaves_while_decoding_frees_the_blocks():
     answering = decoding()
     assert answering.on_client_left() == [Cancel("a"), SendRank(DECODE, Close("a"))]
-    assert answering.on_closed() == [Done("a", 0), Over("a")]
+    assert answering.on_closed(DECODE) == [Done("a", 0), Over("a")]
 
 
 def test_a_lost_worker_is_retried_behind_the_tokens_already_sent():
@@ -133,7 +133,7 @@ def test_a_lost_worker_is_retried_behind_the_tokens_already_sent():
     prefilled(answering)
     answering.on_lead_gone()
     assert answering.on_lost(0, "rank 0 ended") == [SendRank(DECODE, Close("a"))]
-    assert answering.on_closed() == [Resubmit("a", 1)]
+    assert answering.on_closed(DECODE) == [Resubmit("a", 1)]
 
     (_, admit) = answering.on_dispatch(110.0, dispatch(attempt=1))
     assert (admit.position, answering.tokens_left) == (1, 2)
@@ -144,7 +144,7 @@ def test_a_lost_worker_is_retried_behind_the_tokens_already_sent():
 def test_a_lost_decode_rank_waits_for_the_prefill_ranks_before_the_retry():
     answering = new()
     prefilled(answering)
-    answering.on_decode_rank_gone()
+    answering.on_decode_rank_gone(DECODE)
     assert answering.on_lost(0, "rank 9 ended") == [AbortAtLead("a", "CP1[0]")]
     assert answering.on_handed_off() == [Resubmit("a", 1)]
 
@@ -152,7 +152,7 @@ def test_a_lost_decode_rank_waits_for_the_prefill_ranks_before_the_retry():
 def test_a_decode_rank_that_died_before_hand_off_is_not_talked_to():
     answering = new()
     prefilled(answering)
-    answering.on_decode_rank_gone()
+    answering.on_decode_rank_gone(DECODE)
     assert answering.on_handed_off() == []
 
 
@@ -175,7 +175,7 @@ def test_a_client_may_leave_between_loss_and_retry():
     answering = decoding()
     answering.on_lost(0, "gone")
     answering.on_client_left()
-    assert answering.on_closed() == [Done("a", 0), Over("a")]
+    assert answering.on_closed(DECODE) == [Done("a", 0), Over("a")]
 
 
 def test_a_request_given_back_for_lack_of_room_opens_its_blocks_anew():
@@ -183,7 +183,7 @@ def test_a_request_given_back_for_lack_of_room_opens_its_blocks_anew():
     answering.on_dispatch(101.0, dispatch())
     assert answering.on_returned() == [SendRank(DECODE, Close("a"))]
     answering.on_dispatch(102.0, dispatch())
-    assert answering.on_closed() == []  # of the first opening
+    assert answering.on_closed(DECODE) == []  # of the first opening
     answering.on_first_token(103.0, FirstToken("a", 7, 0, 0.1))
     assert answering.on_handed_off()[0].message == Generate("a", 7, 10, 0, 2)
 
@@ -198,3 +198,14 @@ def test_a_dispatch_that_crosses_the_end_is_given_back():
     answering = new()
     answering.on_client_left()
     assert answering.on_dispatch(101.0, dispatch()) == [Done("a", 0)]
+
+
+def test_a_close_that_the_dead_rank_owes_is_not_waited_for():
+    answering = new()
+    answering.on_dispatch(101.0, dispatch())
+    answering.on_returned()
+    answering.on_decode_rank_gone(DECODE)
+    prefilled(answering)
+    answering.on_handed_off()
+    answering.on_client_left()
+    assert answering.on_closed(DECODE) == [Done("a", 0), Over("a")]

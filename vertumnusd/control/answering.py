@@ -106,7 +106,7 @@ class Answering:
         self._dispatched = 0.0
         self._prefill_owed = False
         self._decode_open = False
-        self._stale_closes = 0  # closes of an earlier opening, still to be confirmed
+        self._stale_closes: list[int] = []  # ranks that still have to confirm an earlier close
         self._ended = False
         self._lost = False
         self._cached_tokens = 0
@@ -191,7 +191,7 @@ class Answering:
             return self._wind_down()
         if self._decode_open and dispatch is not None:
             self._decode_open = False
-            self._stale_closes += 1
+            self._stale_closes.append(dispatch.decode_rank)
             return [SendRank(dispatch.decode_rank, Close(self.request))]
         return []
 
@@ -220,9 +220,9 @@ class Answering:
     def on_decode_failed(self, reason: str) -> list[AnsweringCommand]:
         return [] if self._ended else self._fail(500, "server_error", reason)
 
-    def on_closed(self) -> list[AnsweringCommand]:
-        if self._stale_closes:
-            self._stale_closes -= 1
+    def on_closed(self, rank: int) -> list[AnsweringCommand]:
+        if rank in self._stale_closes:
+            self._stale_closes.remove(rank)
             return []
         self._decode_open = False
         return self._wind_down() if self._ended or self._lost else []
@@ -242,8 +242,9 @@ class Answering:
         self._prefill_owed = False
         return self._wind_down() if self._ended or self._lost else []
 
-    def on_decode_rank_gone(self) -> list[AnsweringCommand]:
-        if not self._decode_open:
+    def on_decode_rank_gone(self, rank: int) -> list[AnsweringCommand]:
+        self._stale_closes = [r for r in self._stale_closes if r != rank]
+        if not self._decode_open or self.dispatch is None or self.dispatch.decode_rank != rank:
             return []
         self._decode_open = False
         return self._wind_down() if self._ended or self._lost else []

@@ -107,7 +107,7 @@ class Controller:
             return []
         commands: list[ControlCommand] = []
         if event.rank in self._incarnations:
-            commands += self._lose(now, event.rank, "the rank was restarted")
+            commands += self._lose(now, [event.rank], "the rank was restarted")
         self._incarnations[event.rank] = event.incarnation
         if event.kind == "decode":
             self._scheduler.decode_rank_up(event.rank)
@@ -115,21 +115,26 @@ class Controller:
         return [*commands, *self._fleet.rank_up(event.rank)]
 
     def _on_rank_down(self, now: float, event: RankDown) -> list[ControlCommand]:
-        self._check_rank(event.rank, event.kind)
-        if event.rank not in self._incarnations:
-            return []
-        return self._lose(now, event.rank, event.reason)
+        for rank in (event.rank, *event.also):
+            self._check_rank(rank, event.kind)
+        down = [r for r in (event.rank, *event.also) if r in self._incarnations]
+        return self._lose(now, down, event.reason)
 
-    def _lose(self, now: float, rank: int, reason: str) -> list[ControlCommand]:
-        del self._incarnations[rank]
-        if rank >= self._settings.ranks:
-            return self._scheduler.decode_rank_down(rank, reason)
-        self._scheduler.drop_rank(rank)
-        withdrawn = self._fleet.rank_down(rank, reason)
-        if not withdrawn:
-            return []
-        worker = self._fleet.worker_of(rank)
-        return [*withdrawn, *self._scheduler.withdraw(now, worker, reason)]
+    def _lose(self, now: float, ranks: list[int], reason: str) -> list[ControlCommand]:
+        """All of ``ranks`` are gone before anything is placed anew, so nothing goes to one of them."""
+        commands: list[ControlCommand] = []
+        workers = []
+        for rank in ranks:
+            del self._incarnations[rank]
+            if rank >= self._settings.ranks:
+                commands += self._scheduler.decode_rank_down(rank, reason)
+                continue
+            self._scheduler.drop_rank(rank)
+            withdrawn = self._fleet.rank_down(rank, reason)
+            if withdrawn:
+                workers.append(self._fleet.worker_of(rank))
+            commands += withdrawn
+        return [*commands, *self._scheduler.withdraw(now, workers, reason)]
 
     def _on_adopted(self, now: float, event: Adopted) -> list[ControlCommand]:
         self._check_rank(event.rank, "prefill")

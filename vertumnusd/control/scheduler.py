@@ -123,14 +123,15 @@ class Scheduler:
         self.ledger.queues[worker] = WorkerQueue(worker)
         return self._place_all(now, waiting)
 
-    def withdraw(self, now: float, worker: Worker, reason: str) -> list[ControlCommand]:
-        """The worker is gone: what it ran is lost, what waited goes elsewhere."""
+    def withdraw(self, now: float, workers: list[Worker], reason: str) -> list[ControlCommand]:
+        """The workers are gone: what they ran is lost, what waited goes elsewhere."""
         owed = (Stage.DISPATCHED, Stage.PREFILLED)
-        ran = [r for r in self.ledger.requests.values() if r.worker == worker and r.stage in owed]
-        lost = self._lose(ran, reason)
-        waiting = list(self.ledger.queues[worker].waiting)
+        requests = self.ledger.requests.values()
+        lost = self._lose([r for r in requests if r.worker in workers and r.stage in owed], reason)
+        waiting = [r for worker in workers for r in self.ledger.queues[worker].waiting]
         self.ledger.unbind(waiting)
-        del self.ledger.queues[worker]
+        for worker in workers:
+            del self.ledger.queues[worker]
         return [*lost, *self._place_all(now, waiting)]
 
     def decode_rank_up(self, rank: int) -> None:
@@ -164,10 +165,11 @@ class Scheduler:
         before = homes.unpinned_share(home)
         homes.report(report)
         queue = self.ledger.queues.get(self._fleet.worker_of(report.rank))
-        if queue is not None and queue.blocked is Blocked.REFUSED:
-            needed = homes.share(queue.waiting[0].blocks)
-            if before < needed <= homes.unpinned_share(home):
-                queue.blocked = None
+        if queue is None or queue.blocked is not Blocked.REFUSED or queue.refusal is None:
+            return
+        needed = homes.share(queue.refusal.blocks)
+        if home == queue.refusal.home and before < needed <= homes.unpinned_share(home):
+            queue.blocked = None
 
     def _lose(self, requests: list[Request], reason: str) -> list[ControlCommand]:
         """End these attempts. Nobody waits to hear of those that were cancelled."""

@@ -25,7 +25,10 @@ from vertumnusd.control.fleet import parse_composition
 from vertumnusd.control.prefill_time import PrefillTime
 from vertumnusd.control.settings import Settings
 from vertumnusd.messages import (
+    Adopted,
+    BlocksChanged,
     ControlCommand,
+    ControlEvent,
     Exposed,
     Failed,
     Finished,
@@ -143,7 +146,7 @@ class Daemon:
             str(path),
             RankEvents(
                 up=lambda event: self._hub.rank_up(event),
-                down=self._on_ranks_down,
+                down=self._on_rank_down,
                 message=lambda message: self._hub.from_rank(message),
                 progress=self._on_progress,
             ),
@@ -164,6 +167,7 @@ class Daemon:
                 kill=partial(self._ranks.kill, reason="no progress"),
                 emit=self._requests.emit,
                 report=self._report,
+                illegal=self._on_illegal,
                 chain=lambda tokens, salt: chain(tokens, block_tokens, salt),
             ),
         )
@@ -274,8 +278,8 @@ class Daemon:
         self._update_readiness()
         self._notifier.send(STATUS=text)
 
-    def _on_ranks_down(self, events: list[RankDown]) -> None:
-        self._hub.ranks_down(events)
+    def _on_rank_down(self, event: RankDown) -> None:
+        self._hub.rank_down(event)
         self._update_readiness()
 
     def _report(self, happened: ControlCommand | Refused) -> None:
@@ -295,6 +299,12 @@ class Daemon:
             case Refused():
                 log.warning("command refused", rank=happened.rank, command=happened.command)
         self._update_readiness()
+
+    def _on_illegal(self, event: ControlEvent, reason: str) -> None:
+        """Nonsense costs the rank that sent it its life, and nothing else."""
+        log.error("illegal event", kind=type(event).__name__, reason=reason)
+        if isinstance(event, BlocksChanged | Adopted):
+            self._ranks.kill(event.rank, reason)
 
     def _update_readiness(self) -> None:
         if self._draining:

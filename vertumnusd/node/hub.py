@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec
 
@@ -26,7 +26,7 @@ from vertumnusd.control.answering import (
     Over,
     Resubmit,
 )
-from vertumnusd.control.controller import Controller
+from vertumnusd.control.controller import Controller, IllegalEvent
 from vertumnusd.control.lead import FirstToken, Lead, LeadCommand, Prefill, RunFailed, SendRank
 from vertumnusd.control.prefill_time import PrefillTime
 from vertumnusd.messages import (
@@ -92,6 +92,7 @@ class Effects:
     kill: Callable[[int], None]
     emit: Callable[[str, Answer], None]
     report: Callable[[ControlCommand | Refused], None]  # what an operator may want to know of
+    illegal: Callable[[ControlEvent, str], None]  # refused by the controller, and why
     chain: Callable[[list[int], bytes], bytes]  # tokens, salt → chained block hashes
 
 
@@ -144,14 +145,18 @@ class Hub:
     def rank_up(self, event: RankUp) -> None:
         self._post(event)
 
-    def ranks_down(self, events: Iterable[RankDown]) -> None:
-        """These ranks' processes are gone. Decode ranks and prefill ranks alike."""
-        for event in events:
+    def rank_down(self, event: RankDown) -> None:
+        """These ranks' processes are gone.
+
+        The controller hears of it before anything that follows from it, lest it dispatch to them.
+        """
+        self._events.appendleft(event)
+        for rank in (event.rank, *event.also):
             if event.kind == "decode":
-                self._decode_rank_gone(event.rank)
+                self._decode_rank_gone(rank)
             else:
-                self._prefill_rank_gone(event.rank)
-            self._post(event)
+                self._prefill_rank_gone(rank)
+        self._drain()
 
     def tick(self) -> None:
         """Let deadlines pass; ranks that stopped making progress are killed."""
@@ -184,7 +189,7 @@ class Hub:
             case DecodeFailed():
                 self._tell(message.request, Answering.on_decode_failed, message.reason)
             case Closed():
-                self._tell(message.request, Answering.on_closed)
+                self._tell(message.request, Answering.on_closed, message.rank)
             case Refused():
                 self._effects.report(message)
         self._drain()
@@ -233,7 +238,12 @@ class Hub:
         try:
             while self._events:
                 event = self._events.popleft()
-                self._carry_out(self._controller.step(self._effects.now(), event))
+                try:
+                    commands = self._controller.step(self._effects.now(), event)
+                except IllegalEvent as error:
+                    self._effects.illegal(event, str(error))
+                else:
+                    self._carry_out(commands)
         finally:
             self._busy = False
 
@@ -377,9 +387,7 @@ class Hub:
 
     def _decode_rank_gone(self, rank: int) -> None:
         for request, entry in list(self._requests.items()):
-            dispatch = entry.answering.dispatch
-            if dispatch is not None and dispatch.decode_rank == rank:
-                self._act(request, entry.answering.on_decode_rank_gone())
+            self._act(request, entry.answering.on_decode_rank_gone(rank))
         for lead in self._leads.values():
             self._act_lead(lead.lose_decode_rank(self._effects.now(), rank))
 

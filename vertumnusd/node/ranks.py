@@ -65,7 +65,7 @@ class RankEvents:
     """Where the supervisor reports to; all of them return at once."""
 
     up: Callable[[RankUp], None]
-    down: Callable[[list[RankDown]], None]
+    down: Callable[[RankDown], None]
     message: Callable[[FromRank], None]
     progress: Callable[[str], None]  # one line about how far loading is
 
@@ -210,9 +210,9 @@ class RankHost:
 
     def _forget(self, root: _Root) -> None:
         """Tell the hub that the ranks are gone; before anything ever served, give up."""
-        down = [RankDown(rank, root.kind, root.reason) for rank in root.ranks]
         root.ready.clear()
-        self._events.down(down)
+        first, *others = root.ranks
+        self._events.down(RankDown(first, root.kind, root.reason, tuple(others)))
         if not self.all_ready.is_set():
             raise RankStartError(root.reason)
 

@@ -1,0 +1,179 @@
+"""The node as a whole on fake ranks: every request one answer, everything given back."""
+
+import random
+
+import pytest
+from fake_ranks import World, token_at
+
+from vertumnusd.control.answering import Answering
+from vertumnusd.control.lead import Lead
+from vertumnusd.messages import Finished, Placed, PrefillDone, StepDone
+
+SCRIPTS = 150
+COMPOSITIONS = (("1CP2/2CP1", 1), ("2CP2", 1), ("4CP1", 1), ("2CP2", 2), ("1CP4", 2))
+
+
+def expected(request: str, count: int) -> list[int]:
+    return [token_at(request, position) for position in range(count)]
+
+
+def assert_base_line(world: World) -> None:
+    assert world.hub.idle(), world.hub.snapshot()
+    assert not world.hub.snapshot()["requests"]
+    for rank in range(4):
+        assert world.ranks[rank].cache._table.pinned_blocks == 0
+        assert not world.ranks[rank].begun
+    assert not world.ranks[4].open
+
+
+def test_a_request_is_placed_answered_and_forgotten():
+    world = World()
+    world.submit("a", list(range(10)), 5)
+    world.settle()
+
+    assert isinstance(world.answers["a"][0], Placed)
+    assert world.tokens("a") == expected("a", 5)
+    (finished,) = world.endings("a")
+    assert (finished.reason, finished.output_tokens) == ("length", 5)
+    assert_base_line(world)
+
+
+def test_a_second_request_finds_the_prefix_of_the_first():
+    world = World()
+    world.submit("a", list(range(16)), 2)
+    world.settle()
+    world.submit("b", [*range(16), 99], 2)
+    world.settle()
+
+    assert world.endings("b")[0].cached_tokens == 16
+
+
+def test_followers_of_a_running_leader_hit_what_it_publishes():
+    world = World(composition="4CP1")
+    for name in "abc":
+        world.submit(name, [*range(40), ord(name)], 1)
+    world.settle()
+    cached = [world.endings(name)[0].cached_tokens for name in "abc"]
+    workers = {world.endings(name)[0].worker for name in "abc"}
+    assert len(workers) == 3 or max(cached) == 40
+
+
+@pytest.mark.parametrize("rank", [0, 2, 4])
+@pytest.mark.parametrize("messages_first", range(0, 60, 4))
+def test_a_lost_rank_changes_no_answer(rank, messages_first):
+    world = World()
+    for name in "abcd":
+        world.submit(name, list(range(ord(name), ord(name) + 14)), 6)
+    for _ in range(messages_first):
+        for r in range(5):
+            world.deliver_in(r)
+            world.deliver_out(r)
+        world.ranks[4].beat()
+    world.kill(rank)
+    world.settle()
+
+    for name in "abcd":
+        assert world.tokens(name) == expected(name, 6)
+        assert [type(e) for e in world.endings(name)] == [Finished]
+    assert_base_line(world)
+
+
+def run_script(seed: int) -> None:
+    """Random arrivals, departures, kills and message orders; then quiet, and a look around."""
+    rng = random.Random(seed)
+    composition, home_ranks = rng.choice(COMPOSITIONS)
+    world = World(composition=composition, home_ranks=home_ranks)
+    wanted: dict[str, int] = {}
+    left: set[str] = set()
+    kills = 0
+    for _ in range(rng.randrange(50, 600)):
+        world.now += rng.random() * 0.01
+        choice = rng.random()
+        if choice < 0.04 and len(wanted) < 25:
+            name = f"r{len(wanted)}"
+            wanted[name] = rng.choice((0, 1, 2, 5))
+            shared = [7] * rng.choice((0, 8, 16, 24))
+            tail = [rng.randrange(100) for _ in range(rng.randrange(1, 20))]
+            world.submit(name, shared + tail, wanted[name])
+        elif choice < 0.06 and wanted:
+            name = rng.choice(sorted(wanted))
+            left.add(name)
+            world.hub.leave(name)
+        elif choice < 0.065 and kills < 2:
+            kills += 1
+            world.kill(rng.randrange(5))
+        elif choice < 0.15:
+            world.ranks[4].beat()
+        elif rng.random() < 0.5:
+            world.deliver_in(rng.randrange(5))
+        else:
+            world.deliver_out(rng.randrange(5))
+    world.settle()
+    for name, count in wanted.items():
+        tokens, endings = world.tokens(name), world.endings(name)
+        assert len(endings) <= 1
+        assert tokens == expected(name, len(tokens))
+        if name not in left:
+            assert [type(e) for e in endings] == [Finished], (name, endings)
+            assert len(tokens) == count
+    assert_base_line(world)
+
+
+@pytest.mark.parametrize("seed", range(SCRIPTS))
+def test_random_scripts_answer_everybody_once_and_leak_nothing(seed):
+    run_script(seed)
+
+
+def forget_the_tokens_sent(monkeypatch):
+    """A retry that starts over sends tokens twice."""
+    original = Answering.on_lost
+
+    def on_lost(self, attempt, reason):
+        self.emitted.clear()
+        return original(self, attempt, reason)
+
+    monkeypatch.setattr(Answering, "on_lost", on_lost)
+
+
+def release_before_the_last_pull(monkeypatch):
+    """Blocks that are unpinned while the decode rank reads them are overwritten."""
+    original = Lead._pull
+
+    def pull(self, run, step):
+        commands = original(self, run, step)
+        run.pulling = 0
+        return commands
+
+    monkeypatch.setattr(Lead, "_pull", pull)
+
+
+def forget_to_release(monkeypatch):
+    monkeypatch.setattr(Lead, "_release", lambda self, run: [])
+
+
+def drop_the_end_of_a_prefill(monkeypatch):
+    """A controller that never hears of it keeps the time reserved."""
+    original = Lead.step
+
+    def step(self, now, event):
+        commands = original(self, now, event)
+        drop = isinstance(event, StepDone)
+        return [c for c in commands if not (drop and isinstance(c, PrefillDone))]
+
+    monkeypatch.setattr(Lead, "step", step)
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        forget_the_tokens_sent,
+        release_before_the_last_pull,
+        forget_to_release,
+        drop_the_end_of_a_prefill,
+    ],
+)
+def test_the_scripts_catch_a_broken_node(mutant, monkeypatch):
+    mutant(monkeypatch)
+    with pytest.raises(AssertionError):
+        for seed in range(SCRIPTS):
+            run_script(seed)
