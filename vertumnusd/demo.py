@@ -31,6 +31,7 @@ START_LIMIT_S = 180.0
 TOTAL_LIMIT_S = 230.0
 STOP_LIMIT_S = 15.0
 MESSAGE_BYTES = 16 << 20
+PIPE_INTERVAL_S = 2.0
 
 SHORT = (
     "Name three primary colours.",
@@ -230,33 +231,33 @@ class Client:
             create = {"type": "response.create", "stream_id": lane, "input": text}
             await self._connection.send_message(json.dumps(create | {"max_output_tokens": 24}))
         rows: dict[str, Row] = {}
+        failure = ""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._show_progress)
-            while len(rows) < len(lanes):
+            while len(rows) < len(lanes) and not failure:
                 event = json.loads(await self._connection.get_message())
-                row = self._on_event(event, lanes)
-                if row is not None:
-                    rows[event["stream_id"]] = row
+                label = lanes.get(event.get("stream_id", ""), "?")
+                match event["type"]:
+                    case "vertumnus:placement":
+                        self._show_placement(label, event["placement"])
+                    case "response.output_text.delta":
+                        self._line.show(f"{label[:24]!r} … {event['delta']!r}")
+                    case "response.completed" | "response.incomplete":
+                        rows[event["stream_id"]] = self._row(label, event["response"])
+                    case "error" | "response.failed":
+                        failure = f"{label!r}: {json.dumps(event)[:400]}"
             nursery.cancel_scope.cancel()
+        if failure:
+            raise DemoError(failure)
         return [rows[lane] for lane in lanes]
 
-    def _on_event(self, event: dict[str, Any], lanes: dict[str, str]) -> Row | None:
-        label = lanes.get(event.get("stream_id", ""), "?")
-        match event["type"]:
-            case "vertumnus:placement":
-                self._line.clear()
-                print(
-                    f"  {label!r} → {event['worker']}: {event['input_tokens']} tokens,"
-                    f" {event['cached_tokens']} cached, queue {event['queue_s']:.2f} s,"
-                    f" prefill predicted {event['service_s']:.2f} s"
-                )
-            case "response.output_text.delta":
-                self._line.show(f"{label[:24]!r} … {event['delta']!r}")
-            case "response.completed" | "response.incomplete":
-                return self._row(label, event["response"])
-            case "error" | "response.failed":
-                raise DemoError(f"{label!r}: {json.dumps(event)[:400]}")
-        return None
+    def _show_placement(self, label: str, placement: dict[str, Any]) -> None:
+        self._line.clear()
+        print(
+            f"  {label!r} → {placement['worker']}: {placement['input_tokens']} tokens,"
+            f" {placement['cached_tokens']} cached, queue {placement['queue_s']:.2f} s,"
+            f" prefill predicted {placement['service_s']:.2f} s"
+        )
 
     def _row(self, label: str, response: dict[str, Any]) -> Row:
         usage = response["usage"]
@@ -289,16 +290,19 @@ class Client:
 
 
 class ProgressLine:
-    """One line that is written over; on a pipe, a line for each change of the first words."""
+    """One line that is written over. On a pipe: a line now and then."""
 
     def __init__(self) -> None:
         self._terminal = sys.stdout.isatty()
         self._shown = ""
+        self._next_line = 0.0
 
     def show(self, text: str) -> None:
-        if text == self._shown:
+        now = time.monotonic()
+        if text == self._shown or (not self._terminal and now < self._next_line):
             return
         self._shown = text
+        self._next_line = now + PIPE_INTERVAL_S
         if self._terminal:
             print(f"\r\033[K  {text[:110]}", end="", flush=True)
         else:

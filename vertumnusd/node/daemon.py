@@ -18,7 +18,7 @@ from pathlib import Path
 import structlog
 import trio
 
-from vertumnusd.checkpoint import CheckpointError, model_info, resolve
+from vertumnusd.checkpoint import PACKAGED, CheckpointError, model_info, resolve
 from vertumnusd.config import Config, ConfigError, load_profile
 from vertumnusd.control.controller import Controller
 from vertumnusd.control.fleet import parse_composition
@@ -69,7 +69,8 @@ def serve(load: Callable[[], Config]) -> int:
     try:
         config = load()
         path = resolve(config.model.path)
-        model = model_info(path, config.model.name, config.model.dtype)
+        name = config.model.name or (config.model.path if config.model.path in PACKAGED else "")
+        model = model_info(path, name, config.model.dtype)
         prefill_time, profile = load_profile(config.model, model.name)
         log.info("model", name=model.name, dtype=model.dtype, profile=profile)
         keys = _load_keys(config)
@@ -250,7 +251,7 @@ class Daemon:
         self._notifier.send(RELOADING=1, MONOTONIC_USEC=time.monotonic_ns() // 1000)
         try:
             config = self._reload_config()
-            doors.keys = _load_keys(config)
+            doors.replace_keys(_load_keys(config))
         except ConfigError as error:
             log.error("configuration not reloaded", reason=str(error))
         else:
@@ -318,7 +319,7 @@ class Daemon:
         if isinstance(event, Finished):
             self._metrics.observe_finished(event)
         else:
-            self._metrics.observe_ended("failed")
+            self._metrics.observe_failed(event)
 
     def _publish_metrics(self) -> None:
         view = self._hub.snapshot()
