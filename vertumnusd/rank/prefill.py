@@ -201,11 +201,6 @@ class Prefill:
         """Attention of one chunk over the prefix, the suffix before it, and itself."""
         scale = self._start.model.head_dim**-0.5
         parts = [attend(q_THD, k, v, False, scale) for k, v in prefix]
-        # One row sees all of itself: no mask is needed, so it joins the tokens before it.
-        diagonal = chunk.start if chunk.stop - chunk.start > 1 else chunk.stop
-        if diagonal > 0:
-            parts.append(attend(q_THD, k_SHD[:diagonal], v_SHD[:diagonal], False, scale))
-        if diagonal < chunk.stop:
-            own = slice(diagonal, chunk.stop)
-            parts.append(attend(q_THD, k_SHD[own], v_SHD[own], True, scale))
+        seen = slice(0, chunk.stop)
+        parts.append(attend(q_THD, k_SHD[seen], v_SHD[seen], True, scale))
         return merge(parts)[0]

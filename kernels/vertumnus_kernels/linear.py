@@ -1,0 +1,56 @@
+"""Matrix product with a weight, by whatever is fastest and right on this machine.
+
+Shapes: T rows, I inputs, O outputs. The weight is (out, in), as checkpoints have it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from vertumnus_kernels import onednn, plain
+
+Linear = Callable[[Tensor, Tensor], Tensor]
+
+# A layer's products and what lies between them are done for so many rows at a time: what one
+# writes is still in the cache when the next reads it.
+SLAB_ROWS = (256, 128, 64)
+
+
+def linear(x_TI: Tensor, w_OI: Tensor) -> Tensor:
+    """y_TO = x_TI · w_OIᵀ, in the dtype of both."""
+    return implementation()(x_TI.contiguous(), w_OI)
+
+
+def slabs(rows: int) -> Iterator[slice]:
+    """Cut rows into slabs, large ones first, of sizes that recur (``onednn.py`` says why)."""
+    start = 0
+    for size in SLAB_ROWS:
+        while rows - start >= size:
+            yield slice(start, start + size)
+            start += size
+    if start < rows:
+        yield slice(start, rows)
+
+
+@functools.cache
+def implementation() -> Linear:
+    """The product of this process, chosen once."""
+    return onednn.linear if agrees(onednn.linear) else plain.linear
+
+
+def agrees(candidate: Linear) -> bool:
+    noise = torch.Generator().manual_seed(0)
+    x_TI, w_OI = torch.randn(70, 96, generator=noise), torch.randn(48, 96, generator=noise)
+    try:
+        for rows in (0, 1, 70):
+            if not torch.allclose(
+                candidate(x_TI[:rows], w_OI), plain.linear(x_TI[:rows], w_OI), atol=1e-4
+            ):
+                return False
+    except (RuntimeError, AttributeError, TypeError):
+        return False
+    return True
