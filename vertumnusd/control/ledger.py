@@ -99,9 +99,11 @@ class Ledger:
     def take_back(self, request: Request) -> None:
         """Undo a dispatch: the request waits again, its predicted time stays reserved."""
         assert request.worker is not None
+        assert request.home is not None
+        home = request.home
         self.release_home(request)
         self.release_decode(request)
-        self.queues[request.worker].take_back(request)
+        self.queues[request.worker].take_back(request, home)
         self.move(request, Stage.WAITING)
 
     def unbind(self, requests: Iterable[Request]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import insort
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from vertumnusd.control.fleet import Worker
 from vertumnusd.control.request import Request
@@ -25,6 +25,13 @@ class Blocked(Enum):
     REFUSED = "refused by its ranks: no room"
 
 
+class Refusal(NamedTuple):
+    """A home that had no room for a chain of ``blocks``, though the controller had counted on it."""
+
+    home: int
+    blocks: int
+
+
 @dataclass(slots=True, eq=False)
 class WorkerQueue:
     """``waiting`` is in order of arrival, and only its first request is ever dispatched.
@@ -36,6 +43,7 @@ class WorkerQueue:
     waiting: list[Request] = field(default_factory=list)
     dispatched: list[Request] = field(default_factory=list)
     blocked: Blocked | None = None
+    refusal: Refusal | None = None  # the last one; it counts while ``blocked`` is REFUSED
     reserved_ns: int = 0
 
     @property
@@ -69,11 +77,11 @@ class WorkerQueue:
     def dispatch_first(self) -> None:
         self.dispatched.append(self.waiting.pop(0))
 
-    def take_back(self, request: Request) -> None:
-        """A dispatched request waits again, and the worker with it until its ranks have room."""
+    def take_back(self, request: Request, home: int) -> None:
+        """A dispatched request waits again, and the worker with it until that home has room."""
         self.dispatched.remove(request)
         self.wait(request)
-        self.blocked = Blocked.REFUSED
+        self.blocked, self.refusal = Blocked.REFUSED, Refusal(home, request.blocks)
 
     def remove(self, request: Request) -> None:
         """The request's prefill is finished, or it leaves: its reserved time is free."""
