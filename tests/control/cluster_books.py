@@ -1,0 +1,241 @@
+"""What a made-up cluster knows of itself: what is up, held, pinned and running.
+
+``obey`` takes the controller's commands in, ``check`` asserts what must hold after every event:
+each request ends once, nothing is promised twice, workers are disjoint, epochs rise, no prefix is
+claimed that is not there, and the controller's view of the workers is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from scenario import PREFILL_TIME
+
+from vertumnusd.control.controller import Settings
+from vertumnusd.control.fleet import Worker
+from vertumnusd.messages import (
+    Abort,
+    Adopted,
+    AdoptWorker,
+    BlocksChanged,
+    ControlCommand,
+    ControlEvent,
+    Dispatch,
+    Exposed,
+    Lost,
+    Placed,
+    PrefillDone,
+    Reject,
+    RoomMissing,
+    Submit,
+    Withdrawn,
+)
+
+
+@dataclass(eq=False)
+class Client:
+    """A request as its gateway sees it. ``ends`` must have one entry in the end."""
+
+    submit: Submit
+    ends: list[str] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Run:
+    """A dispatched attempt, as the ranks carry it out."""
+
+    dispatch: Dispatch
+    submit: Submit
+    stage: str = "admitted"  # then "prefilling", "handing off", "decoding"
+    aborted: bool = False
+    lost: bool = False  # the controller has forgotten it; the ranks have not yet
+
+
+@dataclass(eq=False)
+class Pool:
+    """One prefill rank's process and its blocks."""
+
+    up: bool = False
+    version: int = 0
+    held: set[bytes] = field(default_factory=set)
+    pins: dict[str, int] = field(default_factory=dict)  # by request; "" is nobody's
+
+
+class Books:
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.clients: dict[str, Client] = {}
+        self.runs: dict[str, Run] = {}
+        self.pools = [Pool() for _ in range(settings.ranks)]
+        self.decode_up: set[int] = set()
+        self.adopting: dict[Worker, AdoptWorker] = {}
+        self.unacknowledged: list[Adopted] = []
+        self.exposed: dict[str, AdoptWorker] = {}
+        self.refused: dict[str, int] = {}  # worker → home that had no room
+        self.last_epoch = 0
+
+    # --- what is there ------------------------------------------------------------------------
+
+    def waiting(self) -> list[Client]:
+        return [client for client in self.clients.values() if not client.ends]
+
+    def up(self) -> list[int]:
+        return [*(rank for rank, pool in enumerate(self.pools) if pool.up), *sorted(self.decode_up)]
+
+    def down(self) -> list[int]:
+        ranks = range(self.settings.ranks + self.settings.decode_ranks)
+        return sorted(set(ranks) - set(self.up()))
+
+    def home(self, run: Run) -> range:
+        return range(run.dispatch.home_base, run.dispatch.home_base + self.settings.home_ranks)
+
+    def share(self, submit: Submit) -> int:
+        """Blocks that each rank of a home needs for a request, at most."""
+        return -(-self.settings.blocks(submit.input_tokens) // self.settings.home_ranks)
+
+    def room(self, rank: int) -> int:
+        return self.settings.kv_blocks - sum(self.pools[rank].pins.values())
+
+    def has_room(self, run: Run) -> bool:
+        return all(self.room(rank) >= self.share(run.submit) for rank in self.home(run))
+
+    def cached_tokens(self, home: int, submit: Submit) -> int:
+        held = set.union(*(p.held for p in self.pools[home : home + self.settings.home_ranks]))
+        length = 0
+        for block in split(submit.chain):
+            if block not in held:
+                break
+            length += 1
+        return min(length, (submit.input_tokens - 1) // 10) * 10
+
+    # --- events and commands ------------------------------------------------------------------
+
+    def expect(self, event: ControlEvent) -> None:
+        """Before the controller hears of it."""
+        if not isinstance(event, BlocksChanged | Submit | PrefillDone):
+            self.refused.clear()  # these are no reason to try again what had no room
+        if isinstance(event, RoomMissing):
+            run = self.runs.pop(event.request)
+            if not run.aborted:
+                self.refused[run.dispatch.worker] = run.dispatch.home_base
+
+    def lose_cancelled(self, affected: Callable[[Run], bool]) -> None:
+        """Aborted runs that a loss takes along, of which the controller says nothing."""
+        for run in self.runs.values():
+            if run.aborted and affected(run):
+                run.lost = True
+
+    def obey(self, command: ControlCommand) -> None:
+        match command:
+            case AdoptWorker():
+                self._adopt(command)
+            case Exposed():
+                adopted = self.adopting.pop(Worker(command.degree, command.base))
+                assert adopted.epoch == command.epoch
+                assert not [a for a in self.unacknowledged if a.epoch == command.epoch]
+                self.exposed[command.worker] = adopted
+            case Withdrawn():
+                self._withdraw(command)
+            case Placed():
+                assert command.worker in self.exposed
+                assert not self.clients[command.request].ends
+                assert command.request not in self.runs
+            case Dispatch():
+                self._dispatch(command)
+            case Reject():
+                client = self.clients[command.request]
+                assert command.attempt == client.submit.attempt
+                client.ends.append("rejected")
+            case Abort():
+                assert self.clients[command.request].ends == ["cancelled"]
+                self.runs[command.request].aborted = True
+            case Lost():
+                run = self.runs[command.request]
+                assert command.attempt == run.submit.attempt
+                assert not run.lost
+                run.lost = True
+
+    def _adopt(self, command: AdoptWorker) -> None:
+        worker = Worker(command.degree, command.base)
+        assert command.epoch > self.last_epoch
+        assert command.term == 1
+        assert all(self.pools[rank].up for rank in worker.ranks)
+        self.last_epoch = command.epoch
+        self.adopting[worker] = command
+        for rank in worker.ranks:
+            self.unacknowledged.append(Adopted(rank, 1, command.epoch, worker.degree))
+
+    def _withdraw(self, command: Withdrawn) -> None:
+        del self.exposed[command.worker]
+        self.lose_cancelled(
+            lambda run: run.dispatch.worker == command.worker and run.stage != "decoding"
+        )
+
+    def _dispatch(self, dispatch: Dispatch) -> None:
+        client = self.clients[dispatch.request]
+        assert not client.ends
+        assert dispatch.request not in self.runs
+        assert dispatch.attempt == client.submit.attempt
+        assert self.exposed[dispatch.worker].epoch == dispatch.epoch
+        run = Run(dispatch, client.submit)
+        self._check_prediction(run)
+        self._check_decode_blocks(run)
+        if self.refused.pop(dispatch.worker, None) == dispatch.home_base:
+            assert self.has_room(run)
+        self.runs[dispatch.request] = run
+
+    # --- what must hold -----------------------------------------------------------------------
+
+    def _check_prediction(self, run: Run) -> None:
+        """The prefix is the longest of the worker's homes, as they are now."""
+        degree, tokens = run.dispatch.degree, run.submit.input_tokens
+        homes = Worker(degree, run.dispatch.base).homes(self.settings.home_ranks)
+        cached = {home: self.cached_tokens(home, run.submit) for home in homes}
+        prefix = cached[run.dispatch.home_base]
+        assert prefix == max(cached.values())
+        assert run.dispatch.predicted_s == PREFILL_TIME.predict_s(degree, tokens - prefix, prefix)
+
+    def _check_decode_blocks(self, run: Run) -> None:
+        if run.submit.max_new_tokens <= 1:
+            assert (run.dispatch.decode_rank, run.dispatch.decode_blocks) == (-1, 0)
+            return
+        total = run.submit.input_tokens + run.submit.max_new_tokens
+        assert run.dispatch.decode_blocks == self.settings.blocks(total)
+        assert run.dispatch.decode_rank in self.decode_up
+
+    def check(self, view: dict[str, Any]) -> None:
+        """``view`` is the controller's snapshot."""
+        live = [run for run in self.runs.values() if not run.lost]
+        self._check_workers(live, view["workers"])
+        self._check_homes(live)
+        for rank in self.decode_up:
+            there = [run for run in live if run.dispatch.decode_rank == rank]
+            taken = sum(run.dispatch.decode_blocks for run in there)
+            assert taken <= self.settings.decode_kv_blocks
+        assert all(r.dispatch.decode_rank in {-1, *self.decode_up} for r in live)
+
+    def _check_workers(self, live: list[Run], views: list[dict[str, Any]]) -> None:
+        in_use = [*self.adopting, *(Worker(c.degree, c.base) for c in self.exposed.values())]
+        ranks = [rank for worker in in_use for rank in worker.ranks]
+        assert len(ranks) == len(set(ranks))
+        for view in views:
+            there = [run for run in live if run.dispatch.worker == view["name"]]
+            unfinished = [run for run in there if run.stage in ("admitted", "prefilling")]
+            predicted_s = sum(run.dispatch.predicted_s for run in unfinished)
+            assert len(unfinished) <= 2
+            assert sorted(view["running"]) == sorted(run.submit.request for run in unfinished)
+            assert view["queue_s"] >= predicted_s - 1e-6
+            assert view["waiting"] or view["queue_s"] <= predicted_s + 1e-6
+            assert (view["state"] == "serving") == (view["name"] in self.exposed)
+            assert view["state"] == "serving" or all(r.stage == "decoding" for r in there)
+
+    def _check_homes(self, live: list[Run]) -> None:
+        for home in range(0, self.settings.ranks, self.settings.home_ranks):
+            owed = [r for r in live if r.dispatch.home_base == home and r.stage != "decoding"]
+            assert sum(self.share(run.submit) for run in owed) <= self.settings.kv_blocks
+
+
+def split(chain: bytes) -> list[bytes]:
+    return [chain[n : n + 16] for n in range(0, len(chain), 16)]

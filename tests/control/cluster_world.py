@@ -1,0 +1,308 @@
+"""A made-up cluster: drives a Controller with random events and obeys what it commands.
+
+Ranks die, restart, refuse and evict; clients leave; events are repeated and come late.
+``cluster_books.py`` holds the facts and the checks. ``drain`` brings everything back up, lets
+everything end, and expects the base line.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+
+from cluster_books import Books, Client, Pool, Run, split
+from scenario import PREFILL_TIME, blocks, settings
+
+from vertumnusd.control.controller import Controller, Settings
+from vertumnusd.messages import (
+    Abort,
+    BlocksChanged,
+    Cancel,
+    ControlCommand,
+    ControlEvent,
+    Done,
+    HandedOff,
+    PrefillDone,
+    RankDown,
+    RankUp,
+    Reject,
+    RoomMissing,
+    Seated,
+    Submit,
+)
+
+GEOMETRIES = (
+    {"cp_degrees": (1,), "composition": "3CP1", "ranks": 3, "home_ranks": 1},
+    {"cp_degrees": (1, 2), "composition": "1CP2/2CP1", "ranks": 4, "home_ranks": 1},
+    {"cp_degrees": (2, 4), "composition": "1CP4/1CP2", "ranks": 6, "home_ranks": 2},
+    {"cp_degrees": (2,), "composition": "1CP2", "ranks": 2, "home_ranks": 1},
+)
+PATIENCE = 1000  # rounds in which everything must have ended
+
+
+class World:
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.settings = self._settings()
+        self.controller = Controller(self.settings, PREFILL_TIME)
+        self.books = Books(self.settings)
+        self.now = 0.0
+        self.incarnations = 0
+        self.past: list[PrefillDone | HandedOff | Done | RoomMissing] = []
+        self.happen(Seated(1))
+
+    def _settings(self) -> Settings:
+        choose = self.random.choice
+        return settings(
+            **choose(GEOMETRIES),
+            beta=choose((1.0, 1.5)),
+            lambda_=choose((0.0, 0.5)),
+            kv_blocks=12,
+            decode_ranks=choose((1, 2)),
+            decode_kv_blocks=16,
+            max_queue_tokens=choose((300, 2000)),
+            max_queue_s=choose((3.0, 30.0)),
+            unplaced_wait_s=5.0,
+        )
+
+    def play(self, actions: int) -> None:
+        kinds = (
+            *[self.submit] * 7,
+            *[self.progress] * 12,
+            *[self.acknowledge, self.rank_up] * 4,
+            *[self.cancel, self.pass_time, self.foreign_pin, self.late_event] * 2,
+            *[self.kill, self.restart],
+        )
+        for _ in range(actions):
+            self.random.choice(kinds)()
+
+    def drain(self) -> None:
+        for rank, pool in enumerate(self.books.pools):
+            pool.pins.pop("", None)
+            self.report(rank)
+        books = self.books
+        for _ in range(PATIENCE):
+            self.rank_up()
+            self.acknowledge()
+            self.progress()
+            if not (books.waiting() or books.runs or books.unacknowledged or books.down()):
+                break
+        self._check_base_line()
+
+    def _check_base_line(self) -> None:
+        assert not self.books.runs
+        for client in self.books.clients.values():
+            assert len(client.ends) == 1, client
+        assert self.controller.idle()
+        assert self.controller.next_deadline() is None
+        view = json.loads(json.dumps(self.controller.snapshot(self.now)))
+        assert all(worker["queue_s"] == 0 for worker in view["workers"])
+        assert all(home["reserved_blocks"] == 0 for home in view["homes"])
+        assert all(pool["free_blocks"] == pool["kv_blocks"] for pool in view["decode"])
+        totals = view["totals"]
+        ended = sum(totals[outcome] for outcome in ("rejected", "cancelled", "lost", "done"))
+        assert totals["submitted"] == ended
+
+    # --- things that happen -------------------------------------------------------------------
+
+    def submit(self) -> None:
+        choose = self.random.choice
+        tokens = choose((1, 9, 10, 25, 50, 80, 119, 120, 130))
+        path = "".join(self.random.choices("ab", k=3)).ljust(tokens // 10, "c")[: tokens // 10]
+        name = f"r{len(self.books.clients)}"
+        submit = Submit(name, 0, tokens, b"".join(blocks(path)), choose((0, 1, 2, 20, 60)))
+        self.books.clients[name] = Client(submit)
+        self.happen(submit)
+
+    def cancel(self) -> None:
+        if not self.books.waiting():
+            return
+        client = self.random.choice(self.books.waiting())
+        client.ends.append("cancelled")
+        run = self.books.runs.get(client.submit.request)
+        dispatched = run is not None and not run.lost
+        commands = self.happen(Cancel(client.submit.request))
+        assert sum(isinstance(command, Abort) for command in commands) == dispatched
+
+    def progress(self) -> None:
+        """One run makes its next step."""
+        if not self.books.runs:
+            return
+        run = self.random.choice(list(self.books.runs.values()))
+        if run.lost:
+            self._wind_down(run)
+        elif run.aborted and self.random.random() < 0.5:
+            self._end_aborted(run)
+        elif run.stage == "admitted":
+            self._start(run)
+        elif run.stage == "prefilling":
+            self._finish_prefill(run)
+        elif run.stage == "handing off":
+            self._hand_off(run)
+        else:
+            self._end(run)
+
+    def kill(self) -> None:
+        if self.books.up():
+            rank = self.random.choice(self.books.up())
+            self._die(rank)
+            self.happen(RankDown(rank, self._kind(rank), "killed"))
+
+    def restart(self) -> None:
+        """A rank comes back before its loss was told."""
+        if self.books.up():
+            rank = self.random.choice(self.books.up())
+            self._die(rank)
+            self._come_up(rank)
+
+    def rank_up(self) -> None:
+        if self.books.down():
+            self._come_up(self.random.choice(self.books.down()))
+
+    def acknowledge(self) -> None:
+        waiting = self.books.unacknowledged
+        if waiting:
+            self.happen(waiting.pop(self.random.randrange(len(waiting))))
+
+    def pass_time(self) -> None:
+        self.now += self.random.choice((0.1, 2.0))
+        deadline = self.controller.next_deadline()
+        commands = self.controller.tick(self.now)
+        assert bool(commands) == (deadline is not None and deadline <= self.now)
+        for command in commands:
+            self.books.obey(command)
+
+    def foreign_pin(self) -> None:
+        """Something the controller does not know of takes, or gives back, a part of a pool."""
+        rank = self.random.randrange(len(self.books.pools))
+        self.books.pools[rank].pins[""] = self.random.choice((0, 4, 12))
+        self.report(rank)
+
+    def late_event(self) -> None:
+        """Something about a request or an attempt that is over arrives once more."""
+        if self.past:
+            event = self.random.choice(self.past)
+            client = self.books.clients[event.request]
+            over = bool(client.ends) and event.request not in self.books.runs
+            if over or client.submit.attempt > event.attempt:
+                self._expect_nothing(event)
+
+    # --- how ranks live and die ---------------------------------------------------------------
+
+    def _kind(self, rank: int) -> str:
+        return "prefill" if rank < self.settings.ranks else "decode"
+
+    def _die(self, rank: int) -> None:
+        books = self.books
+        if self._kind(rank) == "decode":
+            books.decode_up.discard(rank)
+            books.lose_cancelled(lambda run: run.dispatch.decode_rank == rank)
+            return
+        books.pools[rank] = Pool()
+        books.unacknowledged = [ack for ack in books.unacknowledged if ack.rank != rank]
+        books.adopting = {w: c for w, c in books.adopting.items() if rank not in w.ranks}
+
+    def _come_up(self, rank: int) -> None:
+        self.incarnations += 1
+        if self._kind(rank) == "decode":
+            self.books.decode_up.add(rank)
+        else:
+            self.books.pools[rank] = Pool(up=True)
+        self.happen(RankUp(rank, self._kind(rank), self.incarnations))
+
+    def report(self, rank: int, stored: bytes = b"", evicted: bytes = b"") -> None:
+        pool = self.books.pools[rank]
+        if pool.up:
+            pool.version += 1
+            pair = bytes(16) + stored if stored else b""
+            pinned = sum(pool.pins.values())
+            self.happen(BlocksChanged(rank, pool.version, pair, evicted, len(pool.held), pinned, 0))
+
+    # --- how ranks carry out a run ------------------------------------------------------------
+
+    def _start(self, run: Run) -> None:
+        """Reserve; if a rank of the home refuses, those that had room let go again."""
+        request, share = run.submit.request, self.books.share(run.submit)
+        starts = self.books.has_room(run)
+        pinned = [rank for rank in self.books.home(run) if self.books.room(rank) >= share]
+        for rank in pinned:
+            self.books.pools[rank].pins[request] = share
+            self.report(rank)
+        if starts:
+            run.stage = "prefilling"
+            return
+        self.happen(RoomMissing(request, run.submit.attempt))
+        self._unpin(run)
+
+    def _finish_prefill(self, run: Run) -> None:
+        """Publish most of the chain's blocks, and evict some others."""
+        for index, block in enumerate(split(run.submit.chain)):
+            rank = self.books.home(run)[(index + block[0]) % self.settings.home_ranks]
+            held = self.books.pools[rank].held
+            if self.random.random() < 0.9 and block not in held:
+                held.add(block)
+                self.report(rank, stored=block)
+            if self.random.random() < 0.1 and held:
+                evicted = self.random.choice(sorted(held))
+                held.discard(evicted)
+                self.report(rank, evicted=evicted)
+        run.stage = "handing off"
+        self.happen(PrefillDone(run.submit.request, run.submit.attempt, 0, 1.0))
+
+    def _hand_off(self, run: Run) -> None:
+        self._unpin(run)
+        run.stage = "decoding"
+        self.happen(HandedOff(run.submit.request, run.submit.attempt))
+
+    def _end_aborted(self, run: Run) -> None:
+        """An aborted run ends from any stage, and need not say which."""
+        if self.random.random() < 0.5:
+            self._hand_off(run)
+        self._unpin(run)
+        self._end(run)
+
+    def _end(self, run: Run) -> None:
+        del self.books.runs[run.submit.request]
+        if not run.aborted:
+            self.books.clients[run.submit.request].ends.append("done")
+        self.happen(Done(run.submit.request, run.submit.attempt))
+
+    def _wind_down(self, run: Run) -> None:
+        """What the controller has forgotten ends at the ranks too; then it is submitted again."""
+        old = run.submit
+        self._unpin(run)
+        del self.books.runs[old.request]
+        self._expect_nothing(PrefillDone(old.request, old.attempt, 0, 1.0))
+        self._expect_nothing(HandedOff(old.request, old.attempt))
+        client = self.books.clients[old.request]
+        if not client.ends:
+            client.submit = Submit(
+                *(old.request, old.attempt + 1, old.input_tokens, old.chain, old.max_new_tokens)
+            )
+            self.happen(client.submit)
+
+    def _unpin(self, run: Run) -> None:
+        for rank in self.books.home(run):
+            if self.books.pools[rank].pins.pop(run.submit.request, 0):
+                self.report(rank)
+
+    # --- one event, and what comes of it ------------------------------------------------------
+
+    def happen(self, event: ControlEvent) -> list[ControlCommand]:
+        self.books.expect(event)
+        commands = self.controller.step(self.now, event)
+        for command in commands:
+            self.books.obey(command)
+        self.books.check(self.controller.snapshot(self.now))
+        if isinstance(event, PrefillDone | HandedOff | Done | RoomMissing):
+            self.past.append(event)
+        rejected = any(isinstance(command, Reject) for command in commands)
+        if self.random.random() < 0.1 and not rejected:
+            self._expect_nothing(event)
+        return commands
+
+    def _expect_nothing(self, event: ControlEvent) -> None:
+        """The event is repeated or late."""
+        before = self.controller.snapshot(self.now)
+        assert self.controller.step(self.now, event) == [], event
+        assert self.controller.snapshot(self.now) == before, event

@@ -1,0 +1,134 @@
+"""Random scripts against the whole controller; and broken controllers, which they must catch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from cluster_world import World
+
+from vertumnusd.control import worker_queue
+from vertumnusd.control.decode_pools import DecodePools
+from vertumnusd.control.fleet import Fleet
+from vertumnusd.control.homes import Homes
+from vertumnusd.control.ledger import Ledger
+from vertumnusd.control.prefix_trie import PrefixTrie
+from vertumnusd.control.request import Stage
+from vertumnusd.control.scheduler import Scheduler
+from vertumnusd.control.worker_queue import WorkerQueue
+
+ACTIONS = 150
+
+Patch = pytest.MonkeyPatch
+
+
+def play(seed: int) -> None:
+    world = World(seed)
+    world.play(ACTIONS)
+    world.drain()
+
+
+@pytest.mark.parametrize("seed", range(400))
+def test_random_script(seed):
+    play(seed)
+
+
+def mutant(owner: type, name: str, broken: Callable[..., object]) -> Callable[[Patch], None]:
+    return lambda patch: patch.setattr(owner, name, broken)
+
+
+def nothing(*_: object) -> list[object]:
+    return []
+
+
+def _any_attempt(ledger, event):
+    return ledger.requests.get(event.request)
+
+
+def _no_time_of_queued(ledger, requests):
+    for request in requests:
+        ledger.unplaced.pop(request.name, None)
+
+
+def _first_acknowledgement(fleet, event, honest=Fleet.adopted):
+    standing = fleet.standings[fleet.worker_of(event.rank)]
+    if event.epoch == standing.epoch:
+        standing.adopted.update(fleet.worker_of(event.rank).ranks)
+    return honest(fleet, event)
+
+
+def _same_epoch(fleet, worker, honest=Fleet._adopt):
+    commands = honest(fleet, worker)
+    fleet.epoch -= len(commands)
+    return commands
+
+
+def _lost_queue(scheduler, now, requests, honest=Scheduler._place_all):
+    return [] if now else honest(scheduler, now, requests)
+
+
+def _retry_on_any_report(scheduler, report, honest=Scheduler.blocks_changed):
+    honest(scheduler, report)
+    for queue in scheduler.ledger.queues.values():
+        queue.blocked = None
+
+
+def _never_retry_on_reports(scheduler, report):
+    scheduler.trie.apply(report)
+    scheduler.ledger.homes.report(report)
+
+
+def _emptiest_home(scheduler, worker, request):
+    home = min(
+        worker.homes(scheduler.ledger.homes._home_ranks), key=scheduler.ledger.homes.fullness
+    )
+    return home, scheduler._cached_tokens(request).get(home, 0)
+
+
+def _requeue_cancelled(scheduler, event):
+    request = scheduler.ledger.current(event)
+    if request is not None and request.stage is Stage.DISPATCHED:
+        scheduler.ledger.take_back(request)
+
+
+MUTANTS = {
+    "accept an old attempt": mutant(Ledger, "current", _any_attempt),
+    "keep the time of a cancelled request": mutant(Ledger, "unbind", _no_time_of_queued),
+    "keep the home of a request": mutant(Ledger, "release_home", nothing),
+    "keep the decode blocks of a request": mutant(Ledger, "release_decode", nothing),
+    "keep the time of a finished prefill": mutant(Scheduler, "prefill_done", nothing),
+    "promise a home twice": mutant(Homes, "fits", lambda *_: True),
+    "promise a decode rank twice": mutant(
+        DecodePools, "choose", lambda pools, blocks: min(pools._free, default=None)
+    ),
+    "leave no one informed of a loss": mutant(Scheduler, "_lose", nothing),
+    "drop the queue of a lost worker": mutant(Scheduler, "_place_all", _lost_queue),
+    "keep the blocks of a lost rank": mutant(PrefixTrie, "drop_rank", nothing),
+    "expose at the first acknowledgement": mutant(Fleet, "adopted", _first_acknowledgement),
+    "give an epoch twice": mutant(Fleet, "_adopt", _same_epoch),
+    "dispatch three": lambda patch: patch.setattr(worker_queue, "DISPATCHED_MAX", 3),
+    "lose what the ranks refused": mutant(Scheduler, "room_missing", nothing),
+    "retry a refusal at once": mutant(Scheduler, "blocks_changed", _retry_on_any_report),
+    "never retry a refusal": mutant(Scheduler, "blocks_changed", _never_retry_on_reports),
+    "queue a cancelled request again": mutant(Scheduler, "room_missing", _requeue_cancelled),
+    "take a home without the prefix": mutant(Scheduler, "_choose_home", _emptiest_home),
+    "never turn the unplaced away": mutant(Scheduler, "tick", nothing),
+    "place nothing when a worker returns": mutant(
+        Scheduler, "expose", lambda s, now, w: s.ledger.queues.update({w: WorkerQueue(w)}) or []
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_broken_controller_is_caught(name, monkeypatch):
+    MUTANTS[name](monkeypatch)
+    assert any(is_caught(seed) for seed in range(150)), f"{name}: every script passed"
+
+
+def is_caught(seed: int) -> bool:
+    """Broken in any way: by a check of the world, or by a part that refuses to go on."""
+    try:
+        play(seed)
+    except (AssertionError, KeyError, ValueError, IndexError):
+        return True
+    return False
