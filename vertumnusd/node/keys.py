@@ -47,6 +47,9 @@ class Keys:
             raise ValueError(f"{path}: a key must be printable ASCII without spaces")
         return cls(keys)
 
+    def __len__(self) -> int:
+        return len(self._tenants)
+
     def tenant(self, authorization: bytes) -> Tenant:
         """Who sent this ``Authorization`` header. Raises :class:`RequestError` 401."""
         if not self._tenants:

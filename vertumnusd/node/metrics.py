@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from prometheus_client import (
+    CONTENT_TYPE_PLAIN_0_0_4,
     CollectorRegistry,
     Counter,
     Gauge,
@@ -17,9 +18,9 @@ from prometheus_client import (
     generate_latest,
 )
 
-from vertumnusd.messages import Finished
+from vertumnusd.messages import Failed, Finished
 
-CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
 REJECTIONS = (
     "server_is_overloaded",
@@ -145,6 +146,13 @@ class Metrics:
         self._cached_tokens.inc(finished.cached_tokens)
         self._generation_tokens.inc(finished.output_tokens)
         self._requests.labels(finished.reason).inc()
+
+    def observe_failed(self, failed: Failed) -> None:
+        """A request that the node turned away, or accepted and could not finish."""
+        if failed.status in (429, 503):
+            self.rejected(failed.code)
+        else:
+            self.observe_ended("failed")
 
     def observe_ended(self, outcome: str) -> None:
         """A request that was accepted and did not get its whole answer: failed or cancelled."""

@@ -1,0 +1,285 @@
+"""A scripted node behind the doors, and clients in front of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import h11
+import trio
+from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
+from tokenizers.models import BPE
+
+from vertumnusd.messages import Answer, Failed, Finished, ModelInfo, Placed, Token
+from vertumnusd.node.doors import Doors
+from vertumnusd.node.keys import Keys
+from vertumnusd.node.limits import Limits
+from vertumnusd.node.metrics import Metrics
+from vertumnusd.node.service import Job
+from vertumnusd.node.tokens import Tokens
+
+CONTEXT = 512
+CHATML = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def _byte_tokenizer() -> Tokenizer:
+    """One token for each byte, so that token counts can be read off the text."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(BPE({letter: id for id, letter in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(
+        [AddedToken("<|im_start|>", special=True), AddedToken("<|im_end|>", special=True)]
+    )
+    return tokenizer
+
+
+TOKENIZER = _byte_tokenizer()
+STOP = TOKENIZER.token_to_id("<|im_end|>")
+VOCAB = TOKENIZER.get_vocab_size()
+
+
+def byte_tokens(template: str = CHATML) -> Tokens:
+    return Tokens(
+        TOKENIZER, begin=[], stop_tokens=(STOP,), template=template, variables={"eos_token": "x"}
+    )
+
+
+def ids(text: str) -> list[int]:
+    return TOKENIZER.encode(text, add_special_tokens=False).ids
+
+
+def placed(job: Job, cached_tokens: int = 4) -> Placed:
+    return Placed(
+        term=1,
+        epoch=1,
+        request=job.request,
+        worker="CP2[0-1]",
+        degree=2,
+        preferred_degree=2,
+        input_tokens=len(job.tokens),
+        cached_tokens=cached_tokens,
+        queue_s=0.25,
+        service_s=0.5,
+        gpu_price_s=0.0,
+        cost_s=0.75,
+    )
+
+
+def finished(job: Job, reason: str, output_tokens: int) -> Finished:
+    return Finished(
+        reason=reason,
+        worker="CP2[0-1]",
+        degree=2,
+        input_tokens=len(job.tokens),
+        cached_tokens=4,
+        output_tokens=output_tokens,
+        queue_s=0.25,
+        predicted_s=0.5,
+        prefill_s=0.5,
+        ttft_s=0.75,
+        handoff_ttft_s=0.8,
+        total_s=1.0,
+    )
+
+
+def saying(text: str) -> Callable[[Job], list[Answer]]:
+    """A script that answers ``text``, then the stop token; cut at the job's maximum."""
+
+    def script(job: Job) -> list[Answer]:
+        if job.max_new_tokens == 0:
+            return [placed(job), finished(job, "prefilled", 0)]
+        drawn = [*ids(text), STOP][: job.max_new_tokens]
+        reason = "stop" if drawn[-1] == STOP else "length"
+        return [
+            placed(job),
+            *(Token(token) for token in drawn),
+            finished(job, reason, len(drawn)),
+        ]
+
+    return script
+
+
+def failing(failed: Failed, after: str | None = None) -> Callable[[Job], list[Answer]]:
+    """A script that fails, at once or after saying something."""
+
+    def script(job: Job) -> list[Answer]:
+        begun = [] if after is None else [placed(job), *(Token(token) for token in ids(after))]
+        return [*begun, failed]
+
+    return script
+
+
+class ScriptedService:
+    """Implements ``Service``: plays ``script(job)``, and stops where ``hold_after`` events are out
+    until ``release`` is set."""
+
+    def __init__(self) -> None:
+        self.model = ModelInfo(
+            name="tiny",
+            architecture="llama",
+            layers=1,
+            hidden=8,
+            heads=1,
+            kv_heads=1,
+            head_dim=8,
+            intermediate=8,
+            vocab=VOCAB,
+            context_tokens=CONTEXT,
+            norm_eps=1e-5,
+            rope_theta=1e4,
+            tied_embeddings=True,
+            dtype="float32",
+        )
+        self.kv_capacity_tokens = 10 * CONTEXT
+        self.unready = ""
+        self.script: Callable[[Job], Iterable[Answer]] = saying("Hello")
+        self.hold_after: int | None = None
+        self.release = trio.Event()
+        self.jobs: list[Job] = []
+        self.running: set[str] = set()
+        self.most_running = 0
+        self.cancelled: list[str] = []
+        self.changed = trio.Event()
+
+    def unready_reason(self) -> str:
+        return self.unready
+
+    def cluster(self) -> dict[str, Any]:
+        return {"workers": ["CP2[0-1]"]}
+
+    @asynccontextmanager
+    async def answer(self, job: Job) -> AsyncIterator[AsyncIterator[Answer]]:
+        self.jobs.append(job)
+        self.running.add(job.request)
+        self.most_running = max(self.most_running, len(self.running))
+        self._note()
+        done: list[bool] = []
+        try:
+            yield self._play(job, done)
+        finally:
+            self.running.discard(job.request)
+            if not done:
+                self.cancelled.append(job.request)
+            self._note()
+
+    async def _play(self, job: Job, done: list[bool]) -> AsyncIterator[Answer]:
+        for index, event in enumerate(self.script(job)):
+            if index == self.hold_after:
+                await self.release.wait()
+            await trio.lowlevel.checkpoint()
+            if isinstance(event, Finished | Failed):
+                done.append(True)
+            yield event
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until ``condition`` holds after some answer began or ended."""
+        while not condition():
+            await self.changed.wait()
+
+    def _note(self) -> None:
+        self.changed.set()
+        self.changed = trio.Event()
+
+
+class House:
+    """Doors in front of a scripted service."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.service = ScriptedService()
+        self.metrics = Metrics()
+        self._nursery = nursery
+        self.set_up()
+
+    def set_up(self, *, keys: Keys | None = None, template: str = CHATML, **limits: Any) -> None:
+        """Put new doors in place, with other keys, template or limits."""
+        self.doors = Doors(
+            self.service, byte_tokens(template), keys or Keys(), self.metrics, Limits(**limits)
+        )
+
+    def connect(self) -> Client:
+        """A client over memory: works with a clock that jumps."""
+        near, far = trio.testing.memory_stream_pair()
+        self._nursery.start_soon(self.doors.serve_stream, far)
+        return Client(near)
+
+    async def listen(self) -> int:
+        """A real port on loopback."""
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        await self._nursery.start(self.doors.serve, listeners)
+        return int(listeners[0].socket.getsockname()[1])
+
+    async def assert_alive(self) -> None:
+        """Another client is served as if nothing had happened."""
+        status, _, body = await self.connect().get("/live")
+        assert (status, body) == (200, {"status": "alive"})
+
+
+class Client:
+    """A well-behaved HTTP client; its stream is there for the others."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self.stream = stream
+        self._h11 = h11.Connection(h11.CLIENT)
+
+    async def get(self, path: str, **headers: str) -> tuple[int, dict[str, str], Any]:
+        return await self.request("GET", path, None, **headers)
+
+    async def post(
+        self, path: str, content: object, **headers: str
+    ) -> tuple[int, dict[str, str], Any]:
+        return await self.request("POST", path, json.dumps(content).encode(), **headers)
+
+    async def request(
+        self, method: str, path: str, body: bytes | None, **headers: str
+    ) -> tuple[int, dict[str, str], Any]:
+        """Status, headers, and the body: parsed if it is JSON, else text."""
+        await self.send(method, path, body, **headers)
+        return await self.receive()
+
+    async def send(self, method: str, path: str, body: bytes | None, **headers: str) -> None:
+        if self._h11.our_state is h11.DONE:
+            self._h11.start_next_cycle()
+        fields = [(b"Host", b"test")]
+        for name, value in headers.items():
+            fields.append((name.replace("_", "-").encode(), value.encode("latin-1")))
+        if body is not None:
+            fields.append((b"Content-Length", b"%d" % len(body)))
+        request = h11.Request(method=method, target=path, headers=fields)
+        events = [request, h11.Data(data=body or b""), h11.EndOfMessage()]
+        await self.stream.send_all(b"".join(self._h11.send(event) or b"" for event in events))
+
+    async def receive(self) -> tuple[int, dict[str, str], Any]:
+        response = await self.head()
+        body = b"".join([data async for data in self.data()])
+        headers = {name.decode(): value.decode() for name, value in response.headers}
+        is_json = headers.get("content-type") == "application/json" and body
+        return response.status_code, headers, json.loads(body) if is_json else body.decode()
+
+    async def head(self) -> h11.Response:
+        event = await self._next_event()
+        assert isinstance(event, h11.Response), event
+        return event
+
+    async def data(self) -> AsyncIterator[bytes]:
+        while isinstance(event := await self._next_event(), h11.Data):
+            yield bytes(event.data)
+        assert isinstance(event, h11.EndOfMessage), event
+
+    async def _next_event(self) -> Any:
+        while (event := self._h11.next_event()) is h11.NEED_DATA:
+            self._h11.receive_data(bytes(await self.stream.receive_some(65536)))
+        return event
+
+
+def events(stream: str) -> list[Any]:
+    """The data of server-sent events."""
+    data = [line[6:] for line in stream.split("\n") if line.startswith("data: ")]
+    return [text if text == "[DONE]" else json.loads(text) for text in data]
