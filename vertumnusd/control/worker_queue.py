@@ -26,7 +26,7 @@ class Blocked(Enum):
 
 
 class Refusal(NamedTuple):
-    """A home that had no room for a chain of ``blocks``, though the controller had counted on it."""
+    """A home that had no room for a chain of ``blocks`` that the controller had counted on."""
 
     home: int
     blocks: int
