@@ -76,7 +76,7 @@ class Books:
         self.refused: dict[str, int] = {}  # worker → home that had no room
         self.last_epoch = 0
 
-    # --- what is there ------------------------------------------------------------------------
+    # --- what is there
 
     def waiting(self) -> list[Client]:
         return [client for client in self.clients.values() if not client.ends]
@@ -110,7 +110,7 @@ class Books:
             length += 1
         return min(length, (submit.input_tokens - 1) // 10) * 10
 
-    # --- events and commands ------------------------------------------------------------------
+    # --- events and commands
 
     def expect(self, event: ControlEvent) -> None:
         """Before the controller hears of it."""
@@ -186,7 +186,7 @@ class Books:
             assert self.has_room(run)
         self.runs[dispatch.request] = run
 
-    # --- what must hold -----------------------------------------------------------------------
+    # --- what must hold
 
     def _check_prediction(self, run: Run) -> None:
         """The prefix is the longest of the worker's homes, as they are now."""

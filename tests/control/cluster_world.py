@@ -103,7 +103,7 @@ class World:
         ended = sum(totals[outcome] for outcome in ("rejected", "cancelled", "lost", "done"))
         assert totals["submitted"] == ended
 
-    # --- things that happen -------------------------------------------------------------------
+    # --- things that happen
 
     def submit(self) -> None:
         choose = self.random.choice
@@ -143,10 +143,16 @@ class World:
             self._end(run)
 
     def kill(self) -> None:
-        if self.books.up():
-            rank = self.random.choice(self.books.up())
-            self._die(rank)
-            self.happen(RankDown(rank, self._kind(rank), "killed"))
+        """A rank dies, perhaps with others of its kind."""
+        if not self.books.up():
+            return
+        rank = self.random.choice(self.books.up())
+        kind = self._kind(rank)
+        others = [other for other in self.books.up() if other != rank and self._kind(other) == kind]
+        also = self.random.sample(others, self.random.choice((0, min(1, len(others)), len(others))))
+        for dead in (rank, *also):
+            self._die(dead)
+        self.happen(RankDown(rank, kind, "killed", tuple(also)))
 
     def restart(self) -> None:
         """A rank comes back before its loss was told."""
@@ -187,7 +193,7 @@ class World:
             if over or client.submit.attempt > event.attempt:
                 self._expect_nothing(event)
 
-    # --- how ranks live and die ---------------------------------------------------------------
+    # --- how ranks live and die
 
     def _kind(self, rank: int) -> str:
         return "prefill" if rank < self.settings.ranks else "decode"
@@ -218,7 +224,7 @@ class World:
             pinned = sum(pool.pins.values())
             self.happen(BlocksChanged(rank, pool.version, pair, evicted, len(pool.held), pinned, 0))
 
-    # --- how ranks carry out a run ------------------------------------------------------------
+    # --- how ranks carry out a run
 
     def _start(self, run: Run) -> None:
         """Reserve; if a rank of the home refuses, those that had room let go again."""
@@ -286,7 +292,7 @@ class World:
             if self.books.pools[rank].pins.pop(run.submit.request, 0):
                 self.report(rank)
 
-    # --- one event, and what comes of it ------------------------------------------------------
+    # --- one event, and what comes of it
 
     def happen(self, event: ControlEvent) -> list[ControlCommand]:
         self.books.expect(event)

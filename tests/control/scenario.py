@@ -145,6 +145,8 @@ def event(name: str, parts: list[str]) -> ControlEvent:
         path = blocks(fields["stored"])
         parents = [bytes(16), *path]
         fields["stored"] = b"".join(map(bytes.__add__, parents, path))
+    if "also" in fields:
+        fields["also"] = fields["also"].split(",")
     return msgspec.convert({"type": name, **fields}, ControlEvent, strict=False)
 
 

@@ -98,7 +98,7 @@ class Controller:
                 return self._on_adopted(now, event)
         return []
 
-    # --- ranks --------------------------------------------------------------------------------
+    # --- ranks
 
     def _on_rank_up(self, now: float, event: RankUp) -> list[ControlCommand]:
         """A rank can be used. If it was up already, as another process, that one is lost."""
@@ -115,13 +115,14 @@ class Controller:
         return [*commands, *self._fleet.rank_up(event.rank)]
 
     def _on_rank_down(self, now: float, event: RankDown) -> list[ControlCommand]:
-        for rank in (event.rank, *event.also):
+        ranks = {event.rank, *event.also}
+        for rank in ranks:
             self._check_rank(rank, event.kind)
-        down = [r for r in (event.rank, *event.also) if r in self._incarnations]
+        down = sorted(rank for rank in ranks if rank in self._incarnations)
         return self._lose(now, down, event.reason)
 
     def _lose(self, now: float, ranks: list[int], reason: str) -> list[ControlCommand]:
-        """All of ``ranks`` are gone before anything is placed anew, so nothing goes to one of them."""
+        """All of them are gone before anything is placed anew, so that nothing goes to one."""
         commands: list[ControlCommand] = []
         workers = []
         for rank in ranks:

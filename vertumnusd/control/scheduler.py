@@ -49,7 +49,7 @@ class Scheduler:
         self._policy = Policy(prefill_time, settings.beta, settings.lambda_)
         self._fleet = fleet
 
-    # --- what happens to requests -------------------------------------------------------------
+    # --- what happens to requests
 
     def submit(self, now: float, submit: Submit) -> list[ControlCommand]:
         known = self.ledger.requests.get(submit.request)
@@ -110,7 +110,7 @@ class Scheduler:
         if request is not None:
             self.ledger.forget(request, "cancelled" if request.cancelled else "done")
 
-    # --- what happens to workers and ranks ----------------------------------------------------
+    # --- what happens to workers and ranks
 
     def expose(self, now: float, worker: Worker) -> list[ControlCommand]:
         """The worker serves: it takes its share of all that waits, here or without a place.
@@ -177,7 +177,7 @@ class Scheduler:
             self.ledger.forget(request, "cancelled" if request.cancelled else "lost")
         return [Lost(r.name, r.submit.attempt, reason) for r in requests if not r.cancelled]
 
-    # --- time ---------------------------------------------------------------------------------
+    # --- time
 
     def next_deadline(self) -> float | None:
         return next((r.unplaced_until for r in self.ledger.unplaced.values()), None)
@@ -190,7 +190,7 @@ class Scheduler:
         retry_s = self._settings.unplaced_wait_s
         return [admission.overloaded(r.submit, "no worker serves", retry_s) for r in late]
 
-    # --- placement ----------------------------------------------------------------------------
+    # --- placement
 
     def _refusal(self, submit: Submit) -> Reject | None:
         queues = self.ledger.queues.values()
@@ -256,7 +256,7 @@ class Scheduler:
             cost_s=terms.cost_s,
         )
 
-    # --- dispatch -----------------------------------------------------------------------------
+    # --- dispatch
 
     def dispatch(self) -> list[ControlCommand]:
         """Dispatch all that can be, in order of arrival. Every try dispatches or blocks a queue."""
