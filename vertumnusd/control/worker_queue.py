@@ -54,9 +54,8 @@ class WorkerQueue:
     @property
     def ready(self) -> bool:
         """A dispatch can be tried: the worker takes one more and nothing is known to forbid it."""
-        return (
-            self.blocked is None and len(self.waiting) > 0 and len(self.dispatched) < DISPATCHED_MAX
-        )
+        takes_one = len(self.dispatched) < DISPATCHED_MAX
+        return takes_one and len(self.waiting) > 0 and self.blocked is None
 
     @property
     def busy(self) -> bool:
