@@ -1,0 +1,103 @@
+"""Configuration: every key documented, every mistake named."""
+
+import tomllib
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from vertumnusd.config import PROFILES, Config, ConfigError, ModelConfig, load_config, load_profile
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "node.toml"
+    path.write_text(text)
+    return path
+
+
+def test_the_sample_file_holds_every_key_with_its_default():
+    table = tomllib.loads((ROOT / "etc" / "vertumnusd.toml").read_text())
+    assert table == msgspec.json.decode(msgspec.json.encode(Config()))
+
+
+def test_the_sample_and_the_demo_file_load():
+    assert load_config(ROOT / "etc" / "vertumnusd.toml") == Config()
+    assert load_config(ROOT / "etc" / "demo.toml").composition == "1CP2/2CP1"
+
+
+def test_flags_win_over_the_file(tmp_path):
+    path = write(tmp_path, "[node]\nport = 1\nhost = 'a'\n")
+    node = load_config(path, {"node": {"port": 2}}).node
+    assert (node.port, node.host) == (2, "a")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[node]\nprot = 1\n", ["node.prot", "did you mean port?"]),
+        ("[nod]\nport = 1\n", ["[nod]", "did you mean node?"]),
+        ("[node]\nqqq = 1\n", ["node.qqq", "known are"]),
+        ("[node]\nport = 'x'\n", ["node.port = 'x'", "int"]),
+        ("[node]\nport = 70000\n", ["node.port = 70000", "65535"]),
+        ("port = 1\n", ["port"]),
+        ("node = 1\n", ["[node]"]),
+        ("[node\n", ["TOML"]),
+        ("[model]\ndtype = 'int4'\n", ["model.dtype = 'int4'", "float32", "bfloat16"]),
+        ("[cluster]\ncp_degrees = [3]\n", ["cluster.cp_degrees = [3]", "powers of two"]),
+        ("[cluster]\ncp_degrees = [2, 1]\n", ["rising"]),
+        ("[cluster]\ncp_degrees = []\n", ["cluster.cp_degrees"]),
+        ("[cluster]\nranks = 3\ncp_degrees = [2]\n", ["cluster.ranks = 3", "multiple of 2"]),
+        ("[cluster]\nranks = 4\ncp_degrees = [2]\nhome_ranks = 4\n", ["home_ranks = 4", "1, 2"]),
+        ("[cluster]\nranks = 4\ncomposition = '2CP4'\n", ["composition = '2CP4'", "degrees are 1"]),
+        ("[cluster]\nranks = 4\ncomposition = '3CP1'\n", ["3CP1", "uses 3 ranks of 4"]),
+        ("[cluster]\nranks = 4\ncomposition = 'CP1'\n", ["'CP1' is not like"]),
+        ("[cache]\nblock_tokens = 4\n", ["cache.block_tokens = 4", "8 … 512"]),
+        ("[cache]\nkv_tokens = 4\n", ["cache.kv_tokens = 4", "16"]),
+        ("[placement]\nbeta = 0.5\n", ["placement.beta = 0.5", "1 or more"]),
+        ("[placement]\nlambda = -1.0\n", ["placement.lambda"]),
+        ("[rank]\nstep_s = 0.0\n", ["rank.step_s = 0.0", "more than 0"]),
+        ("[rank]\nstep_s = nan\n", ["rank.step_s = nan"]),
+    ],
+)
+def test_a_mistake_is_named_with_what_is_allowed(tmp_path, text, words):
+    path = write(tmp_path, text)
+    with pytest.raises(ConfigError) as error:
+        load_config(path)
+    for word in [str(path), *words]:
+        assert word in str(error.value)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(ConfigError, match="No such file"):
+        load_config(tmp_path / "none.toml")
+
+
+def test_every_shipped_profile_loads_and_rises_with_length():
+    for path in PROFILES.glob("*.toml"):
+        prefill_time, name = load_profile(ModelConfig(profile=str(path)), "any")
+        assert name == path.name
+        for degree in (1, 2):
+            short_s = prefill_time.predict_s(degree, 100, 0)
+            assert 0 < short_s < prefill_time.predict_s(degree, 1000, 0)
+
+
+def test_the_fall_back_profile_serves_unknown_models():
+    assert load_profile(ModelConfig(), "nobody-measured-this")[1] == "fallback.toml"
+
+
+@pytest.mark.parametrize(
+    ("profile", "word"),
+    [("none-such", "known: "), ("/none/such.toml", "No such file")],
+)
+def test_a_missing_profile_is_named(profile, word):
+    with pytest.raises(ConfigError, match=word):
+        load_profile(ModelConfig(profile=profile), "any")
+
+
+def test_a_broken_profile_is_named(tmp_path):
+    path = tmp_path / "p.toml"
+    path.write_text("model = 'm'\ndtype = 'd'\ndevice = 'c'\n[shared]\nd_s = -1.0\n")
+    with pytest.raises(ConfigError, match=r"p\.toml"):
+        load_profile(ModelConfig(profile=str(path)), "any")

@@ -1,0 +1,74 @@
+"""The house keeps its order: who imports whom, and what must not be found anywhere."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+OUR_FILES = sorted((ROOT / "vertumnusd").rglob("*.py")) + sorted((ROOT / "kernels").rglob("*.py"))
+
+# Folder → what its files may import of ours, besides their own folder and the messages.
+ALLOWED = {
+    "control": {"layout"},
+    "node": {"control", "config", "checkpoint", "gguf_file", "layout"},
+    "rank": {"layout", "checkpoint", "gguf_file", "vertumnus_kernels"},
+    "simulate": {"control", "config", "layout"},
+}
+NEVER = {
+    "control": {"torch", "trio", "time", "random", "logging", "structlog", "socket", "os"},
+    "node": {"torch", "vertumnus_kernels"},
+    "rank": {"trio"},
+    "simulate": {"torch", "trio"},
+}
+
+
+def imports(path: Path) -> set[str]:
+    """What a file imports: of ours ``control``, ``config`` …, of others the package."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [node.module or ""]
+        for name in names:
+            parts = name.split(".")
+            found.add(parts[1] if parts[0] == "vertumnusd" and len(parts) > 1 else parts[0])
+    return found
+
+
+def role(path: Path) -> str:
+    parts = path.relative_to(ROOT).parts
+    return "kernels" if parts[0] == "kernels" else (parts[1] if len(parts) > 2 else "")
+
+
+OURS = {p.stem for p in (ROOT / "vertumnusd").glob("*.py")} | set(ALLOWED) | {"vertumnus_kernels"}
+
+
+@pytest.mark.parametrize("path", OUR_FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_point_inward(path):
+    where = role(path)
+    if where not in ALLOWED and where != "kernels":
+        return
+    allowed = ALLOWED.get(where, set()) | {where, "messages", "vertumnusd", "vertumnus_kernels"}
+    if where != "rank" and where != "kernels":
+        allowed.discard("vertumnus_kernels")
+    ours = imports(path) & OURS
+    assert ours <= allowed, f"{path.name} imports {sorted(ours - allowed)}"
+    assert not imports(path) & NEVER.get(where, set())
+
+
+@pytest.mark.parametrize("path", OUR_FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_no_code_comes_from_data(path):
+    text = path.read_text()
+    assert not imports(path) & {"pickle", "marshal", "shelve", "dill"}
+    assert not re.search(r"(?<![.\w])(eval|exec)\(|torch\.load\(|shell=True", text)
+
+
+@pytest.mark.parametrize("path", OUR_FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_files_stay_readable(path):
+    lines = path.read_text().splitlines()
+    assert len(lines) < 620, "one file, one noun: what is missing that would split it?"
+    assert path.name == "__init__.py" or lines[0].startswith('"""'), "say what the module is"
