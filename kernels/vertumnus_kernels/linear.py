@@ -17,7 +17,7 @@ Linear = Callable[[Tensor, Tensor], Tensor]
 
 # A layer's products and what lies between them are done for so many rows at a time: what one
 # writes is still in the cache when the next reads it.
-SLAB_ROWS = (256, 128, 64)
+SLAB_ROWS = 256
 
 
 def linear(x_TI: Tensor, w_OI: Tensor) -> Tensor:
@@ -26,14 +26,9 @@ def linear(x_TI: Tensor, w_OI: Tensor) -> Tensor:
 
 
 def slabs(rows: int) -> Iterator[slice]:
-    """Cut rows into slabs, large ones first, of sizes that recur (``onednn.py`` says why)."""
-    start = 0
-    for size in SLAB_ROWS:
-        while rows - start >= size:
-            yield slice(start, start + size)
-            start += size
-    if start < rows:
-        yield slice(start, rows)
+    """The rows in slabs; the last one may be smaller."""
+    for start in range(0, rows, SLAB_ROWS):
+        yield slice(start, min(start + SLAB_ROWS, rows))
 
 
 @functools.cache

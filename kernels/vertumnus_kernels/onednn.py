@@ -109,8 +109,8 @@ def _block(scores_per_query: int) -> int:
 
 
 def _key_bucket(keys: int) -> int:
-    """``keys`` rounded up to one of eight widths in each octave: at most an eighth more."""
-    step = max(1 << keys.bit_length() - 4, 32)
+    """``keys`` rounded up to one of eight widths in each octave, by 32 at least."""
+    step = 1 << max(keys.bit_length() - 4, 5)
     return -(-keys // step) * step
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,26 +54,28 @@ def chunks(suffix_tokens: int, degree: int, cp_rank: int) -> tuple[Chunk, ...]:
 
 
 def block_runs(
-    writable: Iterable[int], block_ids: Sequence[int], first_block: int, full_blocks: int
+    writable: Iterable[int],
+    block_ids: Sequence[int],
+    first_block: int,
+    full_blocks: int,
+    home_ranks: int,
 ) -> list[tuple[slice, int]]:
     """The complete suffix blocks to store, in as few copies as their pool ids allow.
 
     ``writable`` are indices into the chain, whose pool ids are ``block_ids``; the suffix begins at
     block ``first_block`` and completes ``full_blocks`` blocks. Each run is (which blocks of the
-    suffix, id of the first one): ids rise by one inside a run, while blocks rise by a fixed step,
-    since a rank of a larger home owns every second or fourth block only.
+    suffix, id of the first one): inside a run ids rise by one, and blocks by ``home_ranks``, since
+    the ranks of a home own them in turn.
     """
-    found: list[tuple[slice, int]] = []
-    for chain_block in sorted(writable):
-        block, block_id = chain_block - first_block, block_ids[chain_block]
-        if not 0 <= block < full_blocks:
-            continue
-        if found:
-            run, first_id = found[-1]
-            count = len(range(run.start, run.stop, run.step))
-            step = block - (run.stop - 1)
-            if block_id == first_id + count and (count == 1 or step == run.step):
-                found[-1] = (slice(run.start, block + 1, step), first_id)
-                continue
-        found.append((slice(block, block + 1, 1), block_id))
+    blocks = sorted(block - first_block for block in writable)
+    complete = [block for block in blocks if block < full_blocks]
+
+    def run(numbered: tuple[int, int]) -> tuple[int, int]:
+        number, block = numbered
+        return block - number * home_ranks, block_ids[first_block + block] - number
+
+    found = []
+    for _, members in groupby(enumerate(complete), key=run):
+        own = [block for _, block in members]
+        found.append((slice(own[0], own[-1] + 1, home_ranks), block_ids[first_block + own[0]]))
     return found

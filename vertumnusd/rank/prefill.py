@@ -103,7 +103,9 @@ class Prefill:
             ids_T=tokens[rows_T],
             positions_T=rows_T + begin.cached_tokens,
             prefix=self._prefix(begin, block_ids, first_block),
-            stores=block_runs(writable, block_ids, first_block, full_blocks),
+            stores=block_runs(
+                writable, block_ids, first_block, full_blocks, self._start.home_ranks
+            ),
             tail_id=block_ids[last] if tail and last in writable else None,
         )
 
