@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any
 
 import h11
 import trio
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
+from wsproto import ConnectionType, WSConnection
+from wsproto.connection import ConnectionState
+from wsproto.events import CloseConnection, Message, RejectConnection, Request, TextMessage
 
 from vertumnusd.messages import Answer, Failed, Finished, ModelInfo, Placed, Token
 from vertumnusd.node.doors import Doors
@@ -163,14 +167,15 @@ class ScriptedService:
         self._note()
         done: list[bool] = []
         try:
-            yield self._play(job, done)
+            async with aclosing(self._play(job, done)) as answer:
+                yield answer
         finally:
             self.running.discard(job.request)
             if not done:
                 self.cancelled.append(job.request)
             self._note()
 
-    async def _play(self, job: Job, done: list[bool]) -> AsyncIterator[Answer]:
+    async def _play(self, job: Job, done: list[bool]) -> AsyncGenerator[Answer, None]:
         for index, event in enumerate(self.script(job)):
             if index == self.hold_after:
                 await self.release.wait()
@@ -209,6 +214,11 @@ class House:
         near, far = trio.testing.memory_stream_pair()
         self._nursery.start_soon(self.doors.serve_stream, far)
         return Client(near)
+
+    async def websocket(self, **headers: str) -> WebsocketClient:
+        client = WebsocketClient(self.connect().stream)
+        assert await client.open(**headers) == 101
+        return client
 
     async def listen(self) -> int:
         """A real port on loopback."""
@@ -283,3 +293,70 @@ def events(stream: str) -> list[Any]:
     """The data of server-sent events."""
     data = [line[6:] for line in stream.split("\n") if line.startswith("data: ")]
     return [text if text == "[DONE]" else json.loads(text) for text in data]
+
+
+class WebsocketClient:
+    """A well-behaved websocket client of /v1/responses; its stream is there for the others."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self.stream = stream
+        self._protocol = WSConnection(ConnectionType.CLIENT)
+        self._events: deque[Any] = deque()
+
+    async def open(self, **headers: str) -> int:
+        """The status of the handshake: 101 if it succeeded."""
+        fields = [(name.replace("_", "-").encode(), v.encode()) for name, v in headers.items()]
+        await self._send(Request(host="test", target="/v1/responses", extra_headers=fields))
+        event = await self.next()
+        return event.status_code if isinstance(event, RejectConnection) else 101
+
+    async def send(self, content: object) -> None:
+        text = content if isinstance(content, str | bytes) else json.dumps(content)
+        await self._send(Message(data=text))
+
+    async def create(self, text: str = "hi", **fields: Any) -> None:
+        await self.send({"type": "response.create", "input": text, **fields})
+
+    async def receive(self) -> dict[str, Any]:
+        event = await self.next()
+        assert isinstance(event, TextMessage), event
+        assert event.message_finished
+        return json.loads(event.data)
+
+    async def response(self) -> list[dict[str, Any]]:
+        """All events up to the end of a response; for connections that make one at a time."""
+        events = [await self.receive()]
+        while events[-1]["type"] not in ENDS:
+            events.append(await self.receive())
+        return events
+
+    async def closed(self) -> int:
+        """Read up to the server's close, answer it, and tell its code; 1006 if there was none."""
+        while True:
+            event = await self.next()
+            if isinstance(event, CloseConnection):
+                if self._protocol.state is ConnectionState.REMOTE_CLOSING:
+                    with suppress(trio.BrokenResourceError):
+                        await self._send(event.response())
+                return int(event.code)
+            if event is None:
+                return 1006
+
+    async def next(self) -> Any:
+        """The next event of the protocol, ``None`` at the end of the stream."""
+        while not self._events:
+            try:
+                data = await self.stream.receive_some(65536)
+            except trio.BrokenResourceError:
+                data = b""
+            if not data:
+                return None
+            self._protocol.receive_data(bytes(data))
+            self._events.extend(self._protocol.events())
+        return self._events.popleft()
+
+    async def _send(self, event: Any) -> None:
+        await self.stream.send_all(self._protocol.send(event))
+
+
+ENDS = ("response.completed", "response.incomplete", "response.failed", "error")

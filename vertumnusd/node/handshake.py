@@ -36,7 +36,7 @@ def accept(head: Head) -> Headers:
             headers=(("Sec-WebSocket-Version", VERSION.decode()),),
         )
     nonce = head.header(b"sec-websocket-key").strip()
-    if not _is_nonce(nonce) or head.header(b"content-length") not in (b"", b"0"):
+    if head.version == b"1.0" or head.has_body or not _is_nonce(nonce):
         raise RequestError(400, "bad_request", "this is not a correct websocket handshake")
     return (
         ("Upgrade", "websocket"),

@@ -24,6 +24,7 @@ from vertumnusd.node.limits import Limits
 
 READ_BYTES = 64 * 1024
 READ_AHEAD_BYTES = 64 * 1024  # of later requests, taken in while one is being answered
+VERSIONS = (b"1.0", b"1.1")
 SKIP_BYTES = 64 * 1024  # of an unwanted body
 SKIP_S = 0.1
 SERVER = f"vertumnusd/{__version__}"
@@ -45,9 +46,19 @@ class Head:
     path: str
     headers: dict[bytes, bytes]
     request_id: str
+    version: bytes  # b"1.0" or b"1.1"
 
     def header(self, name: bytes) -> bytes:
         return self.headers.get(name, b"")
+
+    @property
+    def length(self) -> int:
+        """Of the body, as declared."""
+        return int(self.header(b"content-length") or b"0")
+
+    @property
+    def has_body(self) -> bool:
+        return b"transfer-encoding" in self.headers or self.length > 0
 
 
 class HttpConnection:
@@ -83,7 +94,8 @@ class HttpConnection:
             assert isinstance(event, h11.Request)
             self._served += 1
             head = self._head(event)
-            self._body_awaited = _has_body(head)
+            self._body_awaited = head.has_body
+            self._declared = head.length
             if not self._body_awaited:
                 await self._next_event()  # the end of the request, which is there already
             return head
@@ -259,13 +271,10 @@ class HttpConnection:
         if _REQUEST_ID.fullmatch(offered):  # a label: it must not break a header or a log line
             self._request_id = offered.decode("ascii")
         self._method = request.method.decode("ascii")
-        self._declared = int(headers.get(b"content-length", b"0"))
         path = request.target.partition(b"?")[0].decode("latin-1")
-        return Head(self._method, path, headers, self._request_id)
-
-
-def _has_body(head: Head) -> bool:
-    return b"transfer-encoding" in head.headers or int(head.header(b"content-length") or b"0") > 0
+        if request.http_version not in VERSIONS:
+            raise RequestError(505, "http_version", "HTTP/1.1 is spoken here")
+        return Head(self._method, path, headers, self._request_id, request.http_version)
 
 
 def _bad_request(error: h11.RemoteProtocolError) -> RequestError:

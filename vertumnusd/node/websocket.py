@@ -172,6 +172,7 @@ class Session:
         """``None`` if the client cancelled the response."""
         gate, request, events = self._gate, pending.request, pending.events
         with pending.scope:
+            await trio.lowlevel.checkpoint_if_cancelled()  # while it waited in its lane
             check(gate, request)
             past = find(self._remembered, request)
             asked = await ask(gate, self._tenant, events.id, request, past)
