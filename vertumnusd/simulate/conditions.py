@@ -1,0 +1,35 @@
+"""What every policy of a comparison shares: devices, memory, links, and times around a prefill."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vertumnusd.simulate.profiles import Profile
+from vertumnusd.simulate.traces import BLOCK_TOKENS
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """Defaults are those of Qwen3-30B-A3B on a 40-GPU prefill pool."""
+
+    profile: Profile
+    ranks: int = 40
+    cp_degrees: tuple[int, ...] = (2, 4)
+    kv_tokens: int = 600_000  # of one GPU
+    kv_bytes_per_token: int = 98_304
+    link_bytes_s: float = 25e9
+    noise_sigma: float = 0.05
+    outside_s: float = 0.030  # from the end of the prefill to the first token
+    switch_s: float = 0.2  # from the last rank parked to the last one that adopted
+
+    @property
+    def kv_blocks(self) -> int:
+        return self.kv_tokens // BLOCK_TOKENS
+
+    @property
+    def block_bytes(self) -> int:
+        return BLOCK_TOKENS * self.kv_bytes_per_token
+
+    def usable_blocks(self, input_tokens: int) -> int:
+        """Complete blocks that may come from cache: one token at least is always computed."""
+        return (input_tokens - 1) // BLOCK_TOKENS
