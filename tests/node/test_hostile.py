@@ -279,6 +279,43 @@ async def test_a_slow_reader_holds_back_nobody_else(
         await slow.stream.aclose()
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_leaving_at_any_moment_of_a_request_leaves_nothing_behind(
+    house: House, streaming: bool
+) -> None:
+    body = json.dumps({"prompt": "x", "stream": streaming}).encode()
+    request = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b"
+    whole = request % (len(body), body)
+    for sent in range(0, len(whole) + 1, 3):
+        client = house.connect()
+        await client.stream.send_all(whole[:sent])
+        await client.stream.aclose()
+    for events in range(8):
+        house.service.hold_after = events
+        client = house.connect()
+        await client.stream.send_all(whole)
+        await house.service.until(lambda: bool(house.service.running))
+        await trio.testing.wait_all_tasks_blocked()
+        await client.stream.aclose()
+        await house.service.until(lambda: not house.service.running)
+
+
+async def test_leaving_at_any_moment_of_a_websocket_leaves_nothing_behind(house: House) -> None:
+    whole = UPGRADE + frame(b'{"type": "response.create", "input": "x"}')
+    for sent in range(0, len(whole) + 1, 3):
+        client = house.connect()
+        await client.stream.send_all(whole[:sent])
+        await client.stream.aclose()
+    for events in range(8):
+        house.service.hold_after = events
+        websocket = await house.websocket()
+        await websocket.create()
+        await house.service.until(lambda: bool(house.service.running))
+        await trio.testing.wait_all_tasks_blocked()
+        await websocket.stream.aclose()
+        await house.service.until(lambda: not house.service.running)
+
+
 async def test_random_messages_never_end_the_connection(house: House) -> None:
     """Parts of good messages, put together at random."""
     draw = random.Random(11)

@@ -129,6 +129,12 @@ async def test_too_many_tokens_are_counted_and_not_returned() -> None:
         await tokens().chat(conversation("one two three"), most=5)
 
 
+async def test_a_text_that_cannot_fit_is_not_tokenised() -> None:
+    with pytest.raises(TooManyTokens) as caught:
+        await tokens().encode(" " * 15_000_000, most=8192)
+    assert 8192 < caught.value.count < 1_000_000
+
+
 async def test_a_conversation_goes_on_from_the_drawn_tokens() -> None:
     asked = await tokens().chat(conversation("hi"), most=PLENTY)
     drawn = [*(await tokens().encode("He", most=9)), *(await tokens().encode("llo", most=9))]

@@ -362,6 +362,21 @@ async def test_leaving_cancels_everything(house: House) -> None:
     await house.assert_alive()
 
 
+async def test_the_server_ends_at_once_with_a_client_that_does_not_read(
+    house: House, autojump_clock: trio.testing.MockClock
+) -> None:
+    near, far = trio.testing.lockstep_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(house.doors.serve_stream, far)
+        client = WebsocketClient(near)
+        assert await client.open() == 101
+        await client.create()
+        await client.send("{")  # the reader gets stuck too
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert trio.current_time() < 1
+
+
 async def test_the_handshake_needs_a_key_where_there_are_keys(house: House) -> None:
     house.set_up(keys=Keys(frozenset({"sesame"})))
     for headers in ({}, {"authorization": "Bearer wrong"}):

@@ -23,6 +23,8 @@ class ByteTable:
             if added.special:
                 self._bytes[id] = b""
 
+        self.longest = max(map(len, self._bytes), default=1)
+
     def __getitem__(self, token: int) -> bytes:
         """Models may have more rows than their vocabulary has tokens; those say nothing."""
         return self._bytes[token] if token < len(self._bytes) else b""

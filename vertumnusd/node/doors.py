@@ -134,6 +134,9 @@ class Doors:
             with self._gate.admit(exchange.tenant) if route.works else nullcontext():
                 await exchange.receive()
                 await connection.while_connected(partial(route.handler, exchange, self._gate))
+            if route.works:
+                name = exchange.tenant.name
+                log.info("answered", path=head.path, request_id=head.request_id, key=name)
         except RequestError as error:
             await self._fail(connection, error)
         except PeerGone:

@@ -26,16 +26,17 @@ from vertumnusd.node.gguf_tokenizer import TokenizerError, tokenizer_from_gguf
 
 INLINE_CHARACTERS = 8 * 1024  # take about 2 ms; longer texts go to a thread
 NO_TOKEN = 2**32 - 1  # an id that no vocabulary has
+NORMALISING = 4  # characters that Unicode normalisation makes one of, at most
 THREADS = 2  # that tokenise at the same time
 
 _T = TypeVar("_T")
 
 
 class TooManyTokens(Exception):
-    """A text has ``count`` tokens, more than were allowed. Their ids were not even made."""
+    """A text has ``count`` tokens at least, more than were allowed. Their ids were not made."""
 
     def __init__(self, count: int) -> None:
-        super().__init__(f"{count} tokens")
+        super().__init__(f"at least {count} tokens")
         self.count = count
 
 
@@ -142,6 +143,10 @@ class Tokens:
     def _ids(self, pieces: Sequence[str | int], most: int) -> list[int]:
         """Plain text is encoded, ids stand for themselves. Raises :class:`TooManyTokens`."""
         texts = [piece for piece in self._stripped(pieces) if isinstance(piece, str)]
+        # Tokenising a text that cannot fit would cost seconds: its length says enough.
+        least = sum(map(len, texts)) // (self._table.longest * NORMALISING)
+        if least > most:
+            raise TooManyTokens(least)
         encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         count = sum(map(len, encodings)) + len(pieces) - len(texts)
         if count > most:

@@ -70,16 +70,20 @@ class Session:
         """Until the websocket closes, for whatever reason."""
         try:
             async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._abort_at_end)
                 nursery.start_soon(self._ping)
                 nursery.start_soon(self._close_when_drained)
-                try:
-                    while True:
-                        await self._on_message(nursery, await self._link.receive())
-                finally:
-                    await self._link.abort()  # whoever still sends for this client stops now
-                    nursery.cancel_scope.cancel()
+                while True:
+                    await self._on_message(nursery, await self._link.receive())
         except* LinkClosed:
             pass  # the usual end
+
+    async def _abort_at_end(self) -> None:
+        """Sends are not cancelled half way, so the connection goes under those that are stuck."""
+        try:
+            await trio.sleep_forever()
+        finally:
+            await self._link.abort()
 
     async def _ping(self) -> None:
         while True:
@@ -160,6 +164,7 @@ class Session:
                     await pending.events.cancel()
                 else:
                     await pending.events.finish(outcome)
+            log.info("answered", response=pending.events.id, key=self._tenant.name)
         except RequestError as error:
             await self._fail(pending, error)
         except LinkClosed:

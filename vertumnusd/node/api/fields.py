@@ -143,9 +143,9 @@ def output_room(gate: Gate, input_tokens: int, asked: int | None, param: str) ->
     capacity = gate.service.kv_capacity_tokens
     least = 1 if asked is None else asked
     if input_tokens + least > context:
-        raise _too_long(_context(gate), input_tokens, least, param)
+        raise _too_long(_context(gate), str(input_tokens), least, param)
     if input_tokens + least > capacity:
-        raise _too_long(f"the KV memory holds {capacity} tokens", input_tokens, least, param)
+        raise _too_long(f"the KV memory holds {capacity} tokens", str(input_tokens), least, param)
     if asked is not None:
         return asked
     return min(context - input_tokens, capacity - input_tokens, gate.limits.default_output_tokens)
@@ -156,16 +156,16 @@ async def within_context(gate: Gate, tokens: Awaitable[T], param: str) -> T:
     try:
         return await tokens
     except TooManyTokens as error:
-        raise _too_long(_context(gate), error.count, 1, param) from error
+        raise _too_long(_context(gate), f"at least {error.count}", 1, param) from error
 
 
 def _context(gate: Gate) -> str:
     return f"this model's context has {gate.service.model.context_tokens} tokens"
 
 
-def _too_long(what: str, input_tokens: int, output_tokens: int, param: str) -> RequestError:
+def _too_long(what: str, input_tokens: str, output_tokens: int, param: str) -> RequestError:
     return invalid(
-        f"{what}; the prompt has {input_tokens} and at least {output_tokens} are to follow",
+        f"{what}; the prompt has {input_tokens}, and {output_tokens} or more are to follow",
         param,
         "context_length_exceeded",
     )
