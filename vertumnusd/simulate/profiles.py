@@ -91,8 +91,8 @@ class Table:
     """Measured prefill times, interpolated over input length and cached share of it.
 
     Linear in the length between neighbours of the grid at the same cached share, linear in the
-    share at each length; exact at the measured points. Below the shortest length the time is that of
-    the shortest; beyond the longest length or share the last step goes on, never below the
+    share at each length; exact at the measured points. Below the shortest length the time is that
+    of the shortest; beyond the longest length or share the last step goes on, never below the
     shortest time measured for the degree.
     """
 

@@ -1,8 +1,8 @@
 """The baselines' rules: which of the fixed workers an arrival goes to.
 
-``ByCost`` is the published placement (``control/placement.py``) over any fixed composition: with one
-degree the homogeneous pool, with a length threshold the static split. The others are what routers
-in use do, as their sources state it, and know nothing of degrees.
+``ByCost`` is the published placement (``control/placement.py``) over any fixed composition: with
+one degree the homogeneous pool, with a length threshold the static split. The others are what
+routers in use do, as their sources state it, and know nothing of degrees.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vertumnusd.control.fleet import Worker
-from vertumnusd.simulate.light import LightCluster, bits
+from vertumnusd.simulate.light import LightCluster
 from vertumnusd.simulate.pools import Pool
 from vertumnusd.simulate.traces import BLOCK_TOKENS, Arrival
 

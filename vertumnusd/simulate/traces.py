@@ -25,7 +25,7 @@ BLOCK_TOKENS = 512
 
 
 class TraceError(Exception):
-    """The trace cannot be used; the message names file, line, what is wrong and what is expected."""
+    """The trace cannot be used; the message names file and line, and what is expected there."""
 
 
 class TraceRow(NamedTuple):
