@@ -73,7 +73,7 @@ class Books:
         self.adopting: dict[Worker, AdoptWorker] = {}
         self.unacknowledged: list[Adopted] = []
         self.exposed: dict[str, AdoptWorker] = {}
-        self.refused: dict[str, int] = {}  # worker → home that had no room
+        self.refused: dict[str, Run] = {}  # worker → what a home of it had no room for
         self.last_epoch = 0
 
     # --- what is there
@@ -119,7 +119,7 @@ class Books:
         if isinstance(event, RoomMissing):
             run = self.runs.pop(event.request)
             if not run.aborted:
-                self.refused[run.dispatch.worker] = run.dispatch.home_base
+                self.refused[run.dispatch.worker] = run
 
     def lose_cancelled(self, affected: Callable[[Run], bool]) -> None:
         """Aborted runs that a loss takes along, of which the controller says nothing."""
@@ -182,8 +182,8 @@ class Books:
         run = Run(dispatch, client.submit)
         self._check_prediction(run)
         self._check_decode_blocks(run)
-        if self.refused.pop(dispatch.worker, None) == dispatch.home_base:
-            assert self.has_room(run)
+        refused = self.refused.pop(dispatch.worker, None)
+        assert refused is None or self.has_room(refused)
         self.runs[dispatch.request] = run
 
     # --- what must hold

@@ -15,12 +15,6 @@ class DecodePools:
         self._capacity = settings.decode_kv_blocks
         self._free: dict[int, int] = {}
 
-    def __contains__(self, rank: int) -> bool:
-        return rank in self._ranks
-
-    def is_up(self, rank: int) -> bool:
-        return rank in self._free
-
     def rank_up(self, rank: int) -> None:
         self._free[rank] = self._capacity
 

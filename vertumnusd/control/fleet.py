@@ -119,9 +119,6 @@ class Fleet:
     def worker_of(self, rank: int) -> Worker:
         return self._worker_of[rank]
 
-    def is_up(self, rank: int) -> bool:
-        return rank in self._up
-
     def seat(self, term: int) -> list[AdoptWorker]:
         """Take the seat for ``term``; a controller sits for one term only."""
         if term == self.term:
