@@ -7,7 +7,15 @@ import json
 from scenario import PREFILL_TIME, boot, settings
 
 from vertumnusd.control.controller import Controller
-from vertumnusd.messages import BlocksChanged, Dispatch, Done, HandedOff, PrefillDone, Submit
+from vertumnusd.messages import (
+    BlocksChanged,
+    Cancel,
+    Dispatch,
+    Done,
+    HandedOff,
+    PrefillDone,
+    Submit,
+)
 
 
 def booted(**changed: object) -> Controller:
@@ -66,7 +74,10 @@ def test_the_totals_count_what_was_computed_and_what_was_cached():
     controller = booted()
     controller.step(1.0, Submit("a", 0, 300, b"", 1))
     controller.step(2.0, PrefillDone("a", 0, 120, 1.0))
-    totals = controller.snapshot(2.0)["totals"]
+    controller.step(3.0, Submit("aborted", 0, 300, b"", 1))
+    controller.step(4.0, Cancel("aborted"))
+    controller.step(4.0, PrefillDone("aborted", 0, 0, 0.1))
+    totals = controller.snapshot(5.0)["totals"]
     assert (totals["input_tokens"], totals["cached_tokens"]) == (300, 120)
 
 

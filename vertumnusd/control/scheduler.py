@@ -78,10 +78,12 @@ class Scheduler:
         return [Abort(request.name, request.worker.name)]
 
     def prefill_done(self, event: PrefillDone) -> None:
+        """The worker takes one more. Of an aborted prefill it only says that it is over."""
         request = self.ledger.current(event)
         if request is not None and request.stage is Stage.DISPATCHED:
-            self.ledger.totals["input_tokens"] += request.input_tokens
-            self.ledger.totals["cached_tokens"] += event.cached_tokens
+            if not request.cancelled:
+                self.ledger.totals["input_tokens"] += request.input_tokens
+                self.ledger.totals["cached_tokens"] += event.cached_tokens
             self.ledger.release_time(request)
             self.ledger.move(request, Stage.PREFILLED)
 
