@@ -14,8 +14,8 @@ ROUNDS = 3
 def prefill_s(degree: int) -> tuple[float, int]:
     cluster = {"ranks": 2, "cp_degrees": [1, 2], "composition": f"{2 // degree}CP{degree}"}
     times, tokens = [], 0
-    with daemon(cluster=cluster) as port:
-        client = Client(port)
+    with daemon(cluster=cluster) as node:
+        client = Client(node.port)
         client.complete("Warm up.")
         for i in range(ROUNDS):
             answer = client.complete(f"Copy {i}. {DOCUMENT}")

@@ -7,8 +7,8 @@ from harness import DOCUMENT, Client, daemon, median, result, say
 ROUNDS = 3
 
 cold, hit, share = [], [], []
-with daemon(cluster={"ranks": 2, "cp_degrees": [1, 2], "composition": "1CP2"}) as port:
-    client = Client(port)
+with daemon(cluster={"ranks": 2, "cp_degrees": [1, 2], "composition": "1CP2"}) as node:
+    client = Client(node.port)
     client.complete("Warm up.")
     words = DOCUMENT.split(" ")
     shared = " ".join(words[: int(len(words) * 0.955)])

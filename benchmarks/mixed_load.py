@@ -1,6 +1,6 @@
 """200 mixed requests at concurrency 16: no errors, and everything given back afterwards.
 
-The ratio is the sum of the requests' times on the node over the time of the run: how many requests
+The ratio is the sum of the requests' times over the time of the run: how many requests
 were in progress on average, of the 16 allowed.
 """
 
@@ -45,7 +45,7 @@ def work(
         except Empty:
             return
         try:
-            done.append(client.complete(prompt, max_tokens).facts["total_s"])
+            done.append(client.complete(prompt, max_tokens).total_s)
         except (OSError, RuntimeError, KeyError) as error:
             errors.append(repr(error))
             client = Client(port)
@@ -71,22 +71,21 @@ def leaks(port: int) -> dict[str, int]:
         time.sleep(0.05)
 
 
-with daemon(cluster=CLUSTER) as port:
+with daemon(cluster=CLUSTER) as node:
     todo: SimpleQueue[tuple[str, int]] = SimpleQueue()
     for item in mixed_prompts():
         todo.put(item)
     done: list[float] = []
     errors: list[str] = []
-    threads = [
-        threading.Thread(target=work, args=(port, todo, done, errors)) for _ in range(CONCURRENCY)
-    ]
+    arguments = (node.port, todo, done, errors)
+    threads = [threading.Thread(target=work, args=arguments) for _ in range(CONCURRENCY)]
     started = time.monotonic()
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     elapsed_s = time.monotonic() - started
-    held = leaks(port)
+    held = leaks(node.port)
 
 for error in errors[:5]:
     say(error)

@@ -31,8 +31,8 @@ def overhead_ms(client: Client, batch: list[list[int]] | list[str]) -> float:
 
 
 def measure(step_s: float) -> tuple[float, float, int]:
-    with daemon(cluster=CLUSTER, rank={"step_s": step_s}) as port:
-        client = Client(port)
+    with daemon(cluster=CLUSTER, rank={"step_s": step_s}) as node:
+        client = Client(node.port)
         for prompt in prompts()[:5]:
             client.complete([*prompt, 7])
         layers = client.get("/v1/cluster")["layers"]

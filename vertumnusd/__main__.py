@@ -25,13 +25,21 @@ class Parser(argparse.ArgumentParser):
     """Names the nearest known flag or command when one is wrong."""
 
     def error(self, message: str) -> NoReturn:
-        known = [flag for action in self._actions for flag in action.option_strings]
-        for action in self._actions:
-            known += list(action.choices or ())
         wrong = re.search(r"(?:unrecognized arguments: |invalid choice: ')([^ ']+)", message)
-        near = difflib.get_close_matches(wrong[1].partition("=")[0], known, 1) if wrong else []
+        near = (
+            difflib.get_close_matches(wrong[1].partition("=")[0], self.known(), 1) if wrong else []
+        )
         hint = f"; did you mean {near[0]}?" if near else ""
         self.exit(EXIT_USAGE, f"{self.prog}: {message}{hint}\n")
+
+    def known(self) -> list[str]:
+        """Every flag and command, those of commands included: it is the top that finds strangers."""
+        words = [flag for action in self._actions for flag in action.option_strings]
+        for action in self._actions:
+            words += list(action.choices or ())
+            if isinstance(action.choices, dict):
+                words += [word for parser in action.choices.values() for word in parser.known()]
+        return words
 
 
 def main(argv: list[str] | None = None) -> int:
