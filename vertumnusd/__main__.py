@@ -33,7 +33,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(EXIT_USAGE, f"{self.prog}: {message}{hint}\n")
 
     def known(self) -> list[str]:
-        """Every flag and command, those of commands included: it is the top that finds strangers."""
+        """Every flag and command, those of commands included: the top finds the strangers."""
         words = [flag for action in self._actions for flag in action.option_strings]
         for action in self._actions:
             words += list(action.choices or ())
