@@ -360,3 +360,7 @@ class WebsocketClient:
 
 
 ENDS = ("response.completed", "response.incomplete", "response.failed", "error")
+
+
+def kinds(events: list[dict[str, Any]]) -> list[str]:
+    return [event["type"] for event in events]

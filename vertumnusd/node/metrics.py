@@ -7,6 +7,7 @@ right for its first event too.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 
 from prometheus_client import (
@@ -21,6 +22,8 @@ from prometheus_client import (
 from vertumnusd.messages import Failed, Finished
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+
+PREFIX = "vertumnus_"
 
 REJECTIONS = (
     "server_is_overloaded",
@@ -46,92 +49,58 @@ class Metrics:
         self._create_node_metrics()
 
     def _create_request_metrics(self) -> None:
-        registry = self.registry
-        self._ttft = Histogram(
-            "vertumnus_time_to_first_token_seconds",
-            "From a request's arrival to its first token, queue included.",
-            buckets=SECONDS,
-            registry=registry,
+        self._ttft = self._histogram(
+            "time_to_first_token_seconds", "From arrival to the first token, queue included."
         )
-        self._queue = Histogram(
-            "vertumnus_request_queue_time_seconds",
-            "From a request's arrival to the start of its prefill.",
-            buckets=SECONDS,
-            registry=registry,
+        self._queue = self._histogram(
+            "request_queue_time_seconds", "From arrival to the start of the prefill."
         )
-        self._prefill = Histogram(
-            "vertumnus_request_prefill_time_seconds",
-            "Prefill time of a request.",
-            buckets=SECONDS,
-            registry=registry,
+        self._prefill = self._histogram("request_prefill_time_seconds", "Time of the prefill.")
+        self._e2e = self._histogram(
+            "e2e_request_latency_seconds", "From arrival to the end of the answer."
         )
-        self._e2e = Histogram(
-            "vertumnus_e2e_request_latency_seconds",
-            "From a request's arrival to the end of its answer.",
-            buckets=SECONDS,
-            registry=registry,
+        self._placement = self._histogram(
+            "placement_seconds", "From submission to a place on a worker.", SHORT_SECONDS
         )
-        self._placement = Histogram(
-            "vertumnus_placement_seconds",
-            "From a request's submission to its placement on a worker.",
-            buckets=SHORT_SECONDS,
-            registry=registry,
+        self._prompt_tokens = self._counter("prompt_tokens", "Input tokens of finished requests.")
+        self._cached_tokens = self._counter(
+            "prompt_tokens_cached", "Those of them that came from a prefix cache."
         )
-        self._prompt_tokens = Counter(
-            "vertumnus_prompt_tokens", "Input tokens of finished requests.", registry=registry
+        self._generation_tokens = self._counter(
+            "generation_tokens", "Tokens drawn for finished requests."
         )
-        self._cached_tokens = Counter(
-            "vertumnus_prompt_tokens_cached",
-            "Input tokens of finished requests that came from a prefix cache.",
-            registry=registry,
+        self._requests = self._counter(
+            "requests", "Accepted requests, by how they ended.", outcome=OUTCOMES
         )
-        self._generation_tokens = Counter(
-            "vertumnus_generation_tokens", "Tokens drawn for finished requests.", registry=registry
+        self._rejections = self._counter(
+            "admission_rejections", "Requests and connections turned away.", reason=REJECTIONS
         )
-        self._requests = Counter(
-            "vertumnus_requests",
-            "Requests that were accepted, by how they ended.",
-            ["outcome"],
-            registry=registry,
-        )
-        self._rejections = Counter(
-            "vertumnus_admission_rejections",
-            "Requests and connections that were turned away.",
-            ["reason"],
-            registry=registry,
-        )
-        for outcome in OUTCOMES:
-            self._requests.labels(outcome)
-        for reason in REJECTIONS:
-            self._rejections.labels(reason)
 
     def _create_node_metrics(self) -> None:
-        registry = self.registry
-        self._running = Gauge(
-            "vertumnus_num_requests_running", "Requests on a worker or decoding.", registry=registry
+        self._running = self._gauge("num_requests_running", "Requests on a worker or decoding.")
+        self._waiting = self._gauge("num_requests_waiting", "Requests that wait for a worker.")
+        self._kv_usage = self._gauge("kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.")
+        self._term = self._gauge("controller_term", "Current term.")
+        self._epoch = self._gauge("controller_epoch", "Current epoch.")
+        self._worker = self._gauge(
+            "worker_info", "1 for every worker in service.", "worker", "degree"
         )
-        self._waiting = Gauge(
-            "vertumnus_num_requests_waiting", "Requests that wait for a worker.", registry=registry
+        self._loop_lag = self._histogram(
+            "event_loop_lag_seconds", "How late the event loop woke up.", SHORT_SECONDS
         )
-        self._kv_usage = Gauge(
-            "vertumnus_kv_cache_usage_perc",
-            "Share of this node's KV blocks in use, 0 to 1.",
-            registry=registry,
-        )
-        self._worker = Gauge(
-            "vertumnus_worker_info",
-            "1 for every worker in service.",
-            ["worker", "degree"],
-            registry=registry,
-        )
-        self._term = Gauge("vertumnus_controller_term", "Current term.", registry=registry)
-        self._epoch = Gauge("vertumnus_controller_epoch", "Current epoch.", registry=registry)
-        self._loop_lag = Histogram(
-            "vertumnus_event_loop_lag_seconds",
-            "How late the node's event loop woke up.",
-            buckets=SHORT_SECONDS,
-            registry=registry,
-        )
+
+    def _histogram(self, name: str, what: str, buckets: tuple[float, ...] = SECONDS) -> Histogram:
+        return Histogram(PREFIX + name, what, buckets=buckets, registry=self.registry)
+
+    def _counter(self, name: str, what: str, **values: tuple[str, ...]) -> Counter:
+        """A counter with at most one label, and all the values that the label can have."""
+        counter = Counter(PREFIX + name, what, list(values), registry=self.registry)
+        for label in itertools.chain.from_iterable(values.values()):
+            counter.labels(label)
+        return counter
+
+    def _gauge(self, name: str, what: str, *labels: str) -> Gauge:
+        return Gauge(PREFIX + name, what, labels, registry=self.registry)
 
     def observe_placed(self, placement_s: float) -> None:
         self._placement.observe(placement_s)
