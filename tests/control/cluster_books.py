@@ -51,6 +51,7 @@ class Run:
     stage: str = "admitted"  # then "prefilling", "handing off", "decoding"
     aborted: bool = False
     lost: bool = False  # the controller has forgotten it; the ranks have not yet
+    cached_tokens: int = 0  # in its home, when it was dispatched
 
 
 @dataclass(eq=False)
@@ -94,6 +95,11 @@ class Books:
     def share(self, submit: Submit) -> int:
         """Blocks that each rank of a home needs for a request, at most."""
         return -(-self.settings.blocks(submit.input_tokens) // self.settings.home_ranks)
+
+    def fresh_share(self, run: Run) -> int:
+        """Of these, those not found in the cache at dispatch."""
+        tokens = run.submit.input_tokens - run.cached_tokens
+        return -(-self.settings.blocks(tokens) // self.settings.home_ranks)
 
     def room(self, rank: int) -> int:
         return self.settings.kv_blocks - sum(self.pools[rank].pins.values())
@@ -193,7 +199,7 @@ class Books:
         degree, tokens = run.dispatch.degree, run.submit.input_tokens
         homes = Worker(degree, run.dispatch.base).homes(self.settings.home_ranks)
         cached = {home: self.cached_tokens(home, run.submit) for home in homes}
-        prefix = cached[run.dispatch.home_base]
+        prefix = run.cached_tokens = cached[run.dispatch.home_base]
         assert prefix == max(cached.values())
         assert run.dispatch.predicted_s == PREFILL_TIME.predict_s(degree, tokens - prefix, prefix)
 
@@ -234,7 +240,7 @@ class Books:
     def _check_homes(self, live: list[Run]) -> None:
         for home in range(0, self.settings.ranks, self.settings.home_ranks):
             owed = [r for r in live if r.dispatch.home_base == home and r.stage != "decoding"]
-            assert sum(self.share(run.submit) for run in owed) <= self.settings.kv_blocks
+            assert sum(self.fresh_share(run) for run in owed) <= self.settings.kv_blocks
 
 
 def split(chain: bytes) -> list[bytes]:

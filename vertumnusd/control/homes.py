@@ -22,10 +22,12 @@ class PoolCounts(NamedTuple):
 
 
 class Homes:
-    """A chain of n blocks is set aside as its share ``ceil(n / home_ranks)`` on every rank.
+    """Room for n fresh blocks is set aside as a share of ``ceil(n / home_ranks)`` on every rank.
 
-    That is the most any rank can have to hold, whichever rank the chain's rotation begins with, so
-    what fits by shares fits on each rank.
+    That is the most any rank can have to hold, whichever rank the chain's rotation begins with.
+    Cached blocks are not counted: followers of one long prefix share it, and counted for each they
+    would wait for room that is there. Where such prefixes are pinned and large, a rank may still
+    refuse; then the request waits until its home reports room.
     """
 
     def __init__(self, settings: Settings) -> None:

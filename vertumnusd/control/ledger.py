@@ -83,11 +83,13 @@ class Ledger:
         self.queues[worker].predict(request, service_s)
         self.queues[worker].wait(request)
 
-    def dispatch(self, request: Request, home: int, decode_rank: int, service_s: float) -> None:
+    def dispatch(
+        self, request: Request, home: int, fresh_blocks: int, decode_rank: int, service_s: float
+    ) -> None:
         """Set aside all that the first request of a queue needs to run."""
         assert request.worker is not None
-        self.homes.reserve(home, request.blocks)
-        request.home = home
+        self.homes.reserve(home, fresh_blocks)
+        request.home, request.fresh_blocks = home, fresh_blocks
         if decode_rank != NO_DECODE_RANK:
             self.decode.reserve(decode_rank, request.decode_blocks)
             request.decode_rank = decode_rank
@@ -125,7 +127,7 @@ class Ledger:
         """Room in a home: its worker tries again, also what its ranks had refused."""
         if request.home is not None:
             assert request.worker is not None
-            self.homes.release(request.home, request.blocks)
+            self.homes.release(request.home, request.fresh_blocks)
             request.home = None
             self.queues[request.worker].blocked = None
 

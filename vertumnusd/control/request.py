@@ -9,7 +9,7 @@
 Done, a loss or a cancel ends it from any stage. What it holds, and the stages it holds it in:
 
 * predicted time in its worker's queue: WAITING, DISPATCHED
-* blocks of a home: DISPATCHED, PREFILLED
+* room in a home for the blocks it computes: DISPATCHED, PREFILLED
 * blocks of a decode rank, if it decodes: DISPATCHED, PREFILLED, HANDED_OFF
 """
 
@@ -47,6 +47,7 @@ class Request:
     worker: Worker | None = None
     predicted_ns: int = 0
     home: int | None = None
+    fresh_blocks: int = 0  # set aside in the home: those not found in its cache
     decode_rank: int | None = None
     unplaced_until: float = 0.0
     cancelled: bool = False

@@ -274,12 +274,13 @@ class Scheduler:
             queue.blocked = Blocked.DECODE
             return []
         home, cached = self._choose_home(worker, request)
-        if not self.ledger.homes.fits(home, request.blocks):
+        fresh_blocks = request.blocks - cached // self._settings.block_tokens
+        if not self.ledger.homes.fits(home, fresh_blocks):
             queue.blocked = Blocked.HOME
             return []
         uncached = request.input_tokens - cached
         service_s = self._prefill_time.predict_s(worker.degree, uncached, cached)
-        self.ledger.dispatch(request, home, decode_rank, service_s)
+        self.ledger.dispatch(request, home, fresh_blocks, decode_rank, service_s)
         command = Dispatch(
             term=self._fleet.term,
             epoch=self._fleet.standings[worker].epoch,
