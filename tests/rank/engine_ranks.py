@@ -1,0 +1,234 @@
+"""A few engine processes without a daemon: the tests and benchmarks drive ``Prefill`` directly.
+
+Each process builds its groups and its Prefill as a rank does, then obeys the calls it is sent.
+The caller plays lead and block table: block ids are handed out one after another.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from vertumnusd.checkpoint import model_info
+from vertumnusd.layout import exchange_bytes, kv_pool_bytes, owned_blocks, owner
+from vertumnusd.messages import Begin, ModelInfo, RankStart, Sampling
+from vertumnusd.rank.exchange import Exchange
+from vertumnusd.rank.groups import Groups
+from vertumnusd.rank.host_helper import open_store
+from vertumnusd.rank.kv_pool import KVPool
+from vertumnusd.rank.load import load, tensor_specs
+from vertumnusd.rank.models.llama import Llama
+from vertumnusd.rank.prefill import Prefill
+from vertumnusd.rank.weights import map_weights
+
+REPLY_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How many ranks, and how their memory is cut."""
+
+    ranks: int
+    cp_degrees: tuple[int, ...]
+    home_ranks: int = 1
+    block_tokens: int = 8
+    kv_blocks: int = 64
+    exchange_tokens: int = 512
+    dtype: str = "float32"
+    collective_timeout_s: float = 20.0
+    cores: tuple[int, ...] = ()  # rank i runs on cores[i]
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Where the KV of a prompt lies."""
+
+    tokens: int
+    block_ids: list[int]
+    home_base: int
+    rotation: int
+
+
+class EngineRanks:
+    """The processes, by rank, and the worker that was adopted last."""
+
+    def __init__(self, start: RankStart, pipes: list[Connection], processes: list[Any]) -> None:
+        self.start = start
+        self.pipes = pipes
+        self.processes = processes
+        self.worker = range(1)
+        self.id_step = 1  # 1: chains lie in one run; odd and larger: scattered
+        self._next_id = [0] * len(pipes)
+        self._requests = 0
+        self._pools: dict[int, KVPool] = {}
+
+    @property
+    def model(self) -> ModelInfo:
+        return self.start.model
+
+    def call(self, ranks: Sequence[int], method: str, *args: Any) -> list[Any]:
+        """The replies of these ranks' ``Prefill.method(*args)``; the first exception is raised."""
+        for rank in ranks:
+            self.pipes[rank].send((method, args))
+        replies = [self.reply(rank) for rank in ranks]
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+        return replies
+
+    def reply(self, rank: int) -> Any:
+        assert self.pipes[rank].poll(REPLY_S), f"rank {rank} does not answer"
+        return self.pipes[rank].recv()
+
+    def adopt(self, degree: int, base: int = 0) -> None:
+        self.worker = range(base, base + degree)
+        self.call(self.worker, "adopt", degree, base)
+
+    def begin(
+        self, tokens: Sequence[int], prefix: Chain | None = None, cached: int = 0,
+        home_base: int | None = None, rotation: int = 0,
+    ) -> tuple[str, Chain]:  # fmt: skip
+        """Start a prompt of which ``cached`` tokens are taken from ``prefix``."""
+        home_base = self.worker.start if home_base is None else home_base
+        if prefix is not None:
+            home_base, rotation = prefix.home_base, prefix.rotation
+        cached_blocks = cached // self.start.block_tokens
+        blocks = -(-len(tokens) // self.start.block_tokens)
+        ids = prefix.block_ids[:cached_blocks] if prefix else []
+        for block in range(cached_blocks, blocks):
+            rank = owner(block, home_base, rotation, self.start.home_ranks)
+            ids.append(self._next_id[rank])
+            self._next_id[rank] = (self._next_id[rank] + self.id_step) % self.start.kv_blocks
+        self._requests += 1
+        begin = Begin(
+            0, 0, f"r{self._requests}", array("I", tokens[cached:]).tobytes(), cached,
+            array("I", ids).tobytes(), home_base, rotation, Sampling(), 0,
+        )  # fmt: skip
+        for rank in self.worker:
+            owned = owned_blocks(rank, blocks, home_base, rotation, self.start.home_ranks)
+            self.call([rank], "begin", begin, {b for b in owned if b >= cached_blocks})
+        return begin.request, Chain(len(tokens), ids, home_base, rotation)
+
+    def run(self, request: str, first_layer: int, last_layer: int) -> np.ndarray | None:
+        """Run the layers on all ranks; the logits of the one that has the last token."""
+        replies = self.call(self.worker, "run", request, first_layer, last_layer)
+        logits = [reply for reply in replies if reply is not None]
+        assert len(logits) <= 1
+        return logits[0] if logits else None
+
+    def prefill(
+        self, tokens: Sequence[int], prefix: Chain | None = None, cached: int = 0, **where: int
+    ) -> tuple[np.ndarray, Chain]:
+        """Logits after the prompt, and where its KV is now."""
+        request, chain = self.begin(tokens, prefix, cached, **where)
+        logits = self.run(request, 0, self.model.layers)
+        self.call(self.worker, "discard", request)
+        assert logits is not None
+        return logits, chain
+
+    def kv(self, chain: Chain) -> torch.Tensor:
+        """K and V of a chain's tokens: (layers, 2, tokens, KV heads, head dim)."""
+        start, found = self.start, []
+        for block, block_id in enumerate(chain.block_ids):
+            rank = owner(block, chain.home_base, chain.rotation, start.home_ranks)
+            if rank not in self._pools:
+                self._pools[rank] = KVPool(
+                    start.kv_fds[rank], start.kv_blocks, start.model, start.block_tokens
+                )
+            found.append(self._pools[rank].kv_LKNTHD[:, :, block_id])
+        return torch.cat(found, dim=2)[:, :, : chain.tokens].clone()
+
+
+@contextmanager
+def engine_ranks(checkpoint: Path, shape: Shape) -> Iterator[EngineRanks]:
+    """Start the processes, loading the checkpoint once; end them at the end of the block."""
+    model = model_info(checkpoint, "", shape.dtype)
+    weights_fd = os.memfd_create("weights")
+    for _ in load(checkpoint, model, weights_fd):
+        pass
+    kv_bytes = kv_pool_bytes(model, shape.kv_blocks, shape.block_tokens)
+    store = open_store("127.0.0.1")
+    start = RankStart(
+        rank=0, kind="prefill", incarnation=0, generation="g", model=model,
+        tensors=tensor_specs(model)[0], weights_fd=weights_fd,
+        store_host="127.0.0.1", store_port=store.port,
+        cp_degrees=shape.cp_degrees, home_ranks=shape.home_ranks,
+        block_tokens=shape.block_tokens, kv_blocks=shape.kv_blocks,
+        kv_fds=tuple(_memory(kv_bytes) for _ in range(shape.ranks)),
+        exchange_fds=tuple(
+            _memory(exchange_bytes(model, shape.exchange_tokens)) for _ in range(shape.ranks)
+        ),
+        exchange_tokens=shape.exchange_tokens, own_kv_fd=-1, own_kv_blocks=0, core=-1,
+        collective_timeout_s=shape.collective_timeout_s,
+    )  # fmt: skip
+    context = multiprocessing.get_context("spawn")
+    pipes, processes = [], []
+    try:
+        for rank in range(shape.ranks):
+            ours, theirs = context.Pipe()
+            core = shape.cores[rank] if shape.cores else -1
+            process = context.Process(
+                target=_rank_main, args=(theirs, start, rank, core, os.getpid())
+            )
+            process.start()
+            theirs.close()
+            pipes.append(ours)
+            processes.append(process)
+        engine = EngineRanks(start, pipes, processes)
+        for rank in range(shape.ranks):
+            assert engine.reply(rank) == "ready"
+        yield engine
+    finally:
+        for pipe in pipes:
+            pipe.close()
+        for process in processes:
+            process.join(5)
+            process.kill()
+            process.join()
+            process.close()
+        for fd in (weights_fd, *start.kv_fds, *start.exchange_fds):
+            os.close(fd)
+
+
+def _memory(size_bytes: int) -> int:
+    fd = os.memfd_create("ranks")
+    os.ftruncate(fd, size_bytes)
+    return fd
+
+
+def _rank_main(pipe: Connection, start: RankStart, rank: int, core: int, parent: int) -> None:
+    torch.set_num_threads(1)
+    if core >= 0:
+        os.sched_setaffinity(0, {core})
+
+    def inherit(fd: int) -> int:
+        return os.open(f"/proc/{parent}/fd/{fd}", os.O_RDWR)
+
+    model = start.model
+    fields = {name: getattr(start, name) for name in start.__struct_fields__}
+    start = RankStart(**fields | {"rank": rank})
+    pools = [KVPool(inherit(fd), start.kv_blocks, model, start.block_tokens) for fd in start.kv_fds]
+    exchange = Exchange([inherit(fd) for fd in start.exchange_fds], model, start.exchange_tokens)
+    weights = map_weights(inherit(start.weights_fd), start.tensors, model.dtype)
+    prefill = Prefill(start, Llama(model, weights), pools, exchange, Groups(start))
+    pipe.send("ready")
+    while True:
+        try:
+            method, args = pipe.recv()
+        except EOFError:
+            return
+        try:
+            reply = getattr(prefill, method)(*args)
+        except Exception as error:
+            reply = error
+        pipe.send(reply.numpy() if isinstance(reply, torch.Tensor) else reply)
