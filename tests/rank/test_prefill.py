@@ -182,9 +182,17 @@ def test_a_rank_without_the_request_holds_nobody_up(
 
 def test_a_suffix_beyond_the_exchange_is_refused_by_all_ranks(two: EngineRanks) -> None:
     two.adopt(2)
-    with pytest.raises(PrefillError, match="at most 512"):
+    with pytest.raises(PrefillError, match="1 to 512"):
         two.begin(prompt(513))
-    assert two.call(two.worker, "knows", "r1") == [False, False]
+
+
+def test_a_prompt_beyond_the_context_or_vocabulary_is_refused(two: EngineRanks) -> None:
+    two.adopt(1)
+    _, prefix = two.prefill(prompt(504))
+    with pytest.raises(PrefillError, match="1 to 8 "):
+        two.begin(prompt(513), prefix, 504)
+    with pytest.raises(PrefillError, match="256"):
+        two.begin([255, 256])
 
 
 def test_an_unknown_geometry_is_refused(four: EngineRanks) -> None:

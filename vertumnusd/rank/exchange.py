@@ -24,8 +24,9 @@ from vertumnusd.rank.weights import DTYPES, map_shared
 
 
 class Exchange:
-    """The exchange areas of a host's ranks, and the one in use. ``fds[i]`` is rank i's.
+    """The exchange areas of a host's ranks, and the one in use.
 
+    ``fds[i]`` is rank i's memory file, of ``layout.exchange_bytes`` bytes for ``tokens`` tokens.
     ``turn`` counts the exchanges since the geometry was adopted.
     """
 
@@ -35,10 +36,6 @@ class Exchange:
         self._areas_22SHD = [map_shared(fd, shape, DTYPES[model.dtype]) for fd in fds]
         self._group: Group | None = None
         self.turn = 0
-
-    @staticmethod
-    def size_bytes(model: ModelInfo, tokens: int) -> int:
-        return 2 * tokens * model.kv_bytes_per_token // model.layers
 
     def adopt(self, group: Group) -> None:
         """Use the buffer of this group from now on, starting at turn 0 as all its ranks do."""

@@ -30,16 +30,12 @@ def runs(block_ids: Sequence[int]) -> list[tuple[int, int]]:
 
 
 class KVPool:
-    """One rank's pool, mapped from the memory file ``fd`` of ``size_bytes`` bytes or more."""
+    """One rank's pool, over the memory file ``fd`` of ``layout.kv_pool_bytes`` bytes."""
 
     def __init__(self, fd: int, blocks: int, model: ModelInfo, block_tokens: int) -> None:
         self.block_tokens = block_tokens
         shape = (model.layers, 2, blocks, block_tokens, model.kv_heads, model.head_dim)
         self.kv_LKNTHD = map_shared(fd, shape, DTYPES[model.dtype])
-
-    @staticmethod
-    def size_bytes(blocks: int, model: ModelInfo, block_tokens: int) -> int:
-        return blocks * block_tokens * model.kv_bytes_per_token
 
     def pieces(
         self, layer: int, block_ids: Sequence[int], tokens: int

@@ -81,13 +81,11 @@ class Prefill:
     def begin(self, begin: Begin, writable: set[int]) -> None:
         """Take a request on; ``writable`` are the chain's blocks that go into this rank's pool.
 
-        Raises PrefillError, on every rank alike, for a suffix that the exchange cannot hold.
+        Raises PrefillError, on every rank alike, for tokens that the model or the exchange cannot
+        take.
         """
         tokens = torch.frombuffer(bytearray(begin.tokens), dtype=torch.int32)
-        if len(tokens) > self._exchange.tokens:
-            raise PrefillError(
-                f"{len(tokens)} uncached tokens; at most {self._exchange.tokens} fit the exchange"
-            )
+        self._check(tokens, begin.cached_tokens)
         group = self._group
         own = (
             chunks(len(tokens), group.degree, group.cp_rank) if group else chunks(len(tokens), 1, 0)
@@ -120,12 +118,14 @@ class Prefill:
         """
         end = self._exchange.turn + last_layer - first_layer
         try:
+            if request not in self._jobs:
+                raise PrefillError("the request is not known here")
             return self._run(self._jobs[request], first_layer, last_layer)
-        except (KeyError, RuntimeError, MemoryError) as error:
+        except (RuntimeError, MemoryError) as error:
             self._jobs.pop(request, None)
             while self._group is not None and self._exchange.turn < end:
                 self._exchange.meet(0)
-            raise PrefillError(f"{type(error).__name__}: {error}") from error
+            raise PrefillError(str(error)) from error
 
     def discard(self, request: str) -> None:
         """Forget the request; unknown ones are ignored."""
@@ -134,9 +134,17 @@ class Prefill:
     def knows(self, request: str) -> bool:
         return request in self._jobs
 
+    def _check(self, tokens: Tensor, cached_tokens: int) -> None:
+        limit = min(self._exchange.tokens, self._start.model.context_tokens - cached_tokens)
+        if not 1 <= len(tokens) <= limit:
+            raise PrefillError(f"{len(tokens)} uncached tokens; 1 to {limit} can be computed")
+        if not 0 <= int(tokens.min()) <= int(tokens.max()) < self._start.model.vocab:
+            raise PrefillError(f"a token is not one of the {self._start.model.vocab}")
+
     def _prefix(
         self, begin: Begin, block_ids: Sequence[int], cached_blocks: int
     ) -> list[tuple[KVPool, list[int]]]:
+        """The cached blocks of the chain, by the pool of the rank that owns them."""
         home = range(begin.home_base, begin.home_base + self._start.home_ranks)
         owned = (
             (rank, owned_blocks(rank, cached_blocks, home.start, begin.rotation, len(home)))
