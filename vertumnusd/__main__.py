@@ -1,4 +1,4 @@
-"""The one command: ``vertumnusd serve | demo | status | config``.
+"""The one command: ``vertumnusd serve | demo | simulate | status | config``.
 
 Exit status: 0 done or drained, 1 fault, 2 usage or configuration, 3 port in use, 4 ranks failed to
 start. Flags win over the file, the file over the defaults.
@@ -61,6 +61,7 @@ def _parser() -> Parser:
     commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
     _add_serve(commands)
     _add_demo(commands)
+    _add_simulate(commands)
     _add_status(commands)
     _add_config(commands)
     return parser
@@ -82,6 +83,14 @@ def _add_demo(commands: Any) -> None:
     demo = commands.add_parser("demo", help="the main job on a small model", allow_abbrev=False)
     demo.add_argument("--json", type=Path, metavar="FILE", help="also write the facts to FILE")
     demo.set_defaults(run=_demo)
+
+
+def _add_simulate(commands: Any) -> None:
+    from vertumnusd.simulate.arguments import add_simulate
+
+    parser = commands.add_parser("simulate", help="replay a trace on GPUs", allow_abbrev=False)
+    add_simulate(parser)
+    parser.set_defaults(run=_simulate)
 
 
 def _add_status(commands: Any) -> None:
@@ -119,6 +128,12 @@ def _demo(arguments: argparse.Namespace) -> int:
     from vertumnusd.demo import demo
 
     return demo(arguments.json)
+
+
+def _simulate(arguments: argparse.Namespace) -> int:
+    from vertumnusd.simulate.command import simulate
+
+    return simulate(arguments)
 
 
 def _status(arguments: argparse.Namespace) -> int:

@@ -10,10 +10,12 @@ from collections.abc import Sequence
 
 from vertumnusd.simulate.conditions import Conditions
 from vertumnusd.simulate.outcome import Outcome
+from vertumnusd.simulate.profiles import profile
 from vertumnusd.simulate.traces import BLOCK_TOKENS, Arrival
 
 
 def lower_bound(arrivals: Sequence[Arrival], conditions: Conditions) -> Outcome:
+    actual_s = profile(conditions.profile).actual_s
     outcome = Outcome.empty("bound", conditions.ranks, [a.input_tokens for a in arrivals])
     seen: set[int] = set()
     for n, arrival in enumerate(arrivals):
@@ -23,7 +25,7 @@ def lower_bound(arrivals: Sequence[Arrival], conditions: Conditions) -> Outcome:
         cached = blocks * BLOCK_TOKENS
         uncached = arrival.input_tokens - cached
         service_s, degree = min(
-            (conditions.profile.actual_s(degree, uncached, cached) * arrival.noise, degree)
+            (actual_s(degree, uncached, cached) * arrival.noise, degree)
             for degree in conditions.cp_degrees
         )
         outcome.ttft_s[n] = service_s + conditions.outside_s

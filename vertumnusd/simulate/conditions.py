@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vertumnusd.simulate.profiles import Profile
 from vertumnusd.simulate.traces import BLOCK_TOKENS
 
 
@@ -12,7 +11,7 @@ from vertumnusd.simulate.traces import BLOCK_TOKENS
 class Conditions:
     """Defaults are those of Qwen3-30B-A3B on a 40-GPU prefill pool."""
 
-    profile: Profile
+    profile: str = "q3"  # see profiles.py
     ranks: int = 40
     cp_degrees: tuple[int, ...] = (2, 4)
     kv_tokens: int = 600_000  # of one GPU

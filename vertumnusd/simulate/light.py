@@ -9,7 +9,7 @@ its worker (``degree`` times the memory of a GPU, as engines own KV at the worke
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import Protocol
 
@@ -17,9 +17,8 @@ from vertumnusd.control.fleet import Worker, composition_name
 from vertumnusd.simulate.conditions import Conditions
 from vertumnusd.simulate.outcome import Outcome
 from vertumnusd.simulate.pools import Pool
+from vertumnusd.simulate.profiles import profile
 from vertumnusd.simulate.traces import BLOCK_TOKENS, Arrival
-
-Progress = Callable[[int], None]
 
 
 class Router(Protocol):
@@ -42,12 +41,13 @@ class LightCluster:
         self.unfinished: list[deque[int]] = [deque() for _ in workers]
         self.holders: dict[int, int] = {}
         self._policy = policy
+        self._profile = profile(conditions.profile)
         self._router = router
         self._reserved_s: dict[int, float] = {}
         self._pools = [Pool[int](w.degree * conditions.kv_blocks) for w in workers]
         self._running: list[tuple[float, int]] = []  # (end, worker)
 
-    def run(self, arrivals: Sequence[Arrival], progress: Progress) -> Outcome:
+    def run(self, arrivals: Sequence[Arrival]) -> Outcome:
         self._arrivals = arrivals
         tokens = [arrival.input_tokens for arrival in arrivals]
         self._outcome = Outcome.empty(self._policy, self.conditions.ranks, tokens)
@@ -56,8 +56,6 @@ class LightCluster:
             while self._running and self._running[0][0] <= arrival.at_s:
                 self._end(*heappop(self._running))
             self._arrive(n, arrival)
-            if n % 1024 == 0:
-                progress(n)
         while self._running:
             self._end(*heappop(self._running))
         return self._outcome
@@ -84,7 +82,7 @@ class LightCluster:
     def predict_s(self, worker: int, input_tokens: int, cached_blocks: int) -> float:
         cached = cached_blocks * BLOCK_TOKENS
         degree = self.workers[worker].degree
-        return self.conditions.profile.predicted.predict_s(degree, input_tokens - cached, cached)
+        return self._profile.predicted.predict_s(degree, input_tokens - cached, cached)
 
     def _arrive(self, n: int, arrival: Arrival) -> None:
         worker = self._router.choose(self, arrival)
@@ -100,7 +98,7 @@ class LightCluster:
         arrival, degree = self._arrivals[n], self.workers[worker].degree
         cached = self._pools[worker].leading(self._usable(arrival)) * BLOCK_TOKENS
         uncached = arrival.input_tokens - cached
-        service_s = self.conditions.profile.actual_s(degree, uncached, cached) * arrival.noise
+        service_s = self._profile.actual_s(degree, uncached, cached) * arrival.noise
         outcome = self._outcome
         outcome.cached_tokens[n], outcome.degree[n] = cached, degree
         outcome.busy_gpu_s += service_s * degree

@@ -18,7 +18,7 @@ class BlockNames:
         self._names: dict[int, bytes] = {}
 
     def chain(self, blocks: Sequence[int]) -> list[bytes]:
-        """The names along a path. An id stands for its whole path, so it has one name and parent."""
+        """The names along a path. An id stands for its whole path: one name, one parent."""
         names = self._names
         chain = []
         parent = _ROOT

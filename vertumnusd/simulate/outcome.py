@@ -8,7 +8,6 @@ cached over input tokens; utilisation is busy over available GPU seconds.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -131,7 +130,3 @@ def attainment(outcome: Outcome, slo: Slo) -> float:
 
 def _mean(values: Floats) -> float:
     return float(values.mean()) if len(values) else 0.0
-
-
-def as_json(summary: Summary) -> dict[str, Any]:
-    return {name: getattr(summary, name) for name in Summary.__dataclass_fields__}

@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from vertumnusd.config import ConfigError, ModelConfig, load_profile
@@ -32,6 +33,7 @@ class Profile:
     actual_s: ServiceTime
 
 
+@lru_cache
 def profile(name: str) -> Profile:
     """A name in etc/profiles, a .toml file of coefficients, or ``table.csv[:variant]``.
 

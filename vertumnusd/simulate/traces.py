@@ -111,7 +111,7 @@ def _spread(rows: Sequence[TraceRow], where: Sequence[float]) -> list[float]:
     ``where`` in 0 … 1 says where in its share each one falls.
     """
     step_ms = _step_ms(rows)
-    times_s = []
+    times_s: list[float] = []
     for timestamp_ms, group in groupby(rows, key=lambda row: row.timestamp_ms):
         size = sum(1 for _ in group)
         for k in range(size):

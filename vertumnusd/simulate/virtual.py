@@ -38,16 +38,15 @@ from vertumnusd.messages import (
     Submit,
 )
 from vertumnusd.simulate.conditions import Conditions
-from vertumnusd.simulate.light import Progress
 from vertumnusd.simulate.names import BlockNames
 from vertumnusd.simulate.outcome import Outcome
+from vertumnusd.simulate.profiles import profile
 from vertumnusd.simulate.ranks import MISPLACED_SHARE, VirtualHome, VirtualRank
+from vertumnusd.simulate.record import Recording
 from vertumnusd.simulate.traces import BLOCK_TOKENS, Arrival
 
 TERM = 1
 STUCK_S = 3600.0  # virtual seconds without anything happening before a run is given up
-
-Recorder = Callable[[float, dict[str, Any], list[ControlCommand]], None]
 
 
 class StuckError(Exception):
@@ -73,7 +72,8 @@ class VirtualCluster:
         self._settings = settings
         self._conditions = conditions
         self._owned_at_degree = owned_at_degree
-        self._controller = Controller(settings, conditions.profile.predicted)
+        self._profile = profile(conditions.profile)
+        self._controller = Controller(settings, self._profile.predicted)
         self._ranks = [VirtualRank(n, settings.kv_blocks) for n in range(settings.ranks)]
         width = settings.home_ranks
         self._homes = {
@@ -91,19 +91,19 @@ class VirtualCluster:
             Reject: self._reject,
         }
 
-    def run(self, arrivals: Sequence[Arrival], progress: Progress) -> Outcome:
+    def run(self, arrivals: Sequence[Arrival], recording: Recording | None = None) -> Outcome:
         """Play the arrivals until every request has ended."""
+        self._recording = recording
         self._arrivals = arrivals
         self._outcome = Outcome.empty(
             self._policy, self._settings.ranks, [arrival.input_tokens for arrival in arrivals]
         )
         self._outcome.composition = self._settings.composition
         self._boot()
+        self._record()
         for n, arrival in enumerate(arrivals):
             self._pass_time(arrival.at_s)
             self._submit(n, arrival)
-            if n % 512 == 0:
-                progress(n)
         while self._outcome.ended < len(arrivals):
             self._pass_time(self._next_due())
         return self._outcome
@@ -142,10 +142,18 @@ class VirtualCluster:
             self._carry_out(commands)
 
     def _carry_out(self, commands: Sequence[ControlCommand]) -> None:
+        if self._recording is not None:
+            self._recording.commands(self._now, commands)
         for command in commands:
             obey = self._obey.get(type(command))
             if obey is not None:
                 obey(command)
+
+    def _record(self) -> None:
+        """Keep a picture of the cluster, and another one every interval."""
+        if self._recording is not None:
+            self._recording.cluster(self._now, self._controller.snapshot(self._now))
+            self._after(self._recording.interval_s, self._record)
 
     # --- workers ------------------------------------------------------------------------------
 
@@ -196,9 +204,7 @@ class VirtualCluster:
         settle_s = self._settle(home, chain[:blocks]) if self._owned_at_degree else 0.0
         cached = blocks * BLOCK_TOKENS
         uncached = arrival.input_tokens - cached
-        service_s = settle_s + arrival.noise * self._conditions.profile.actual_s(
-            degree, uncached, cached
-        )
+        service_s = settle_s + arrival.noise * self._profile.actual_s(degree, uncached, cached)
         outcome = self._outcome
         outcome.cached_tokens[n], outcome.degree[n] = cached, degree
         outcome.busy_gpu_s += service_s * degree

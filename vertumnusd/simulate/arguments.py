@@ -1,0 +1,40 @@
+"""The flags of ``vertumnusd simulate`` and ``vertumnusd reproduce``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from vertumnusd.simulate.conditions import Conditions
+from vertumnusd.simulate.generate import WORKLOADS
+
+
+def add_simulate(parser: argparse.ArgumentParser) -> None:
+    """The flags of ``vertumnusd simulate``."""
+    defaults = Conditions()
+    add = parser.add_argument
+    known = ", ".join(WORKLOADS)
+    add("source", help=f"a Mooncake trace (.jsonl or .jsonl.xz), or a generated load: {known}")
+    add("--rate", type=_positive, help="mean requests/s; scales the times between arrivals")
+    add("--seconds", type=_positive, default=300.0, help="length of a generated load")
+    add("--policies", default="all", help="comma-separated names, or all")
+    add("--composition", help="of ours and paper, such as 5CP4/10CP2; else tuned")
+    add("--profile", default=defaults.profile, help="name, .toml file, or table.csv[:variant]")
+    add("--gpus", type=int, default=defaults.ranks, help="devices of the prefill pool")
+    add("--degrees", default="2,4", help="context-parallel degrees, comma-separated")
+    add("--kv-tokens", type=int, default=defaults.kv_tokens, help="tokens of KV of one device")
+    add("--link", type=_positive, default=25.0, help="bandwidth between devices, GB/s")
+    add("--noise", type=float, default=defaults.noise_sigma, help="sigma of log prefill times")
+    add("--seeds", type=int, default=1, help="runs with different noise and arrivals")
+    add("--jobs", type=int, default=2, help="processes")
+    add("--json", type=Path, metavar="FILE", help="write every figure of every run")
+    add("--plots", type=Path, metavar="FILE", help="write a PNG")
+    add("--record", type=Path, metavar="FILE", help="write a recording of the first policy")
+    add("--record-interval", type=_positive, default=1.0, help="virtual seconds between pictures")
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise ValueError
+    return value

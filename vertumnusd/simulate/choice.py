@@ -1,0 +1,29 @@
+"""What is run: a policy and the value of every parameter that it is tuned by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A policy with every parameter fixed. Those that a policy does not know stay at 0."""
+
+    policy: str
+    composition: str = ""
+    threshold: int = 0  # static: tokens from which an input is long
+    cache_threshold: float = 0.0
+    imbalance: int = 0  # cache-aware: requests
+    weight: float = 0.0  # overlap-cost
+
+    @property
+    def label(self) -> str:
+        """Policy and parameters, for people."""
+        parameters = {
+            "threshold": self.threshold,
+            "cache": self.cache_threshold,
+            "imbalance": self.imbalance,
+            "weight": self.weight,
+        }
+        shown = [f"{name} {value:g}" for name, value in parameters.items() if value]
+        return ", ".join([part for part in (self.composition, *shown) if part])

@@ -1,0 +1,176 @@
+"""``vertumnusd simulate``: replay a trace on a budget of GPUs under several policies."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from itertools import pairwise
+from pathlib import Path
+
+from vertumnusd.config import ConfigError
+from vertumnusd.control.fleet import parse_composition
+from vertumnusd.simulate.choice import Choice
+from vertumnusd.simulate.conditions import Conditions
+from vertumnusd.simulate.controlled import run_controlled
+from vertumnusd.simulate.experiment import Case, Part, Runner, Source, rows_of
+from vertumnusd.simulate.generate import WORKLOADS, Phase
+from vertumnusd.simulate.outcome import Summary
+from vertumnusd.simulate.plots import Bars, PlotsMissing, bars
+from vertumnusd.simulate.policies import names
+from vertumnusd.simulate.profiles import profile
+from vertumnusd.simulate.record import Recording
+from vertumnusd.simulate.report import as_json, figure, table
+from vertumnusd.simulate.traces import TraceError, arrivals, span_s
+
+Results = dict[Choice, list[Summary]]
+
+
+def simulate(arguments: argparse.Namespace) -> int:
+    """Returns the exit status; raises ConfigError for what cannot be run."""
+    try:
+        source, rate = _source(arguments), arguments.rate
+        conditions = _conditions(arguments)
+        wanted = _policies(arguments, conditions)
+        rows = rows_of(source, Part.ALL)
+        print(_headline(source, len(rows), rate or len(rows) / span_s(rows), conditions))
+        with Runner(arguments.jobs) as runner:
+            results = _compare(runner, source, rate, arguments, conditions, wanted)
+        print(table(results))
+        if arguments.json is not None:
+            _write_json(arguments.json, source, rate, conditions, results)
+        if arguments.plots is not None:
+            _plot(arguments.plots, results)
+        if arguments.record is not None:
+            _record(arguments, source, conditions, results)
+    except (TraceError, PlotsMissing) as error:
+        raise ConfigError(str(error)) from error
+    return 0
+
+
+def _source(arguments: argparse.Namespace) -> Source:
+    name, path = arguments.source, Path(arguments.source)
+    if name in WORKLOADS and not path.exists():
+        return Source(name, phases=(Phase(arguments.seconds, arguments.rate or 10.0, name),))
+    return Source(path.name.partition(".")[0], path)
+
+
+def _conditions(arguments: argparse.Namespace) -> Conditions:
+    try:
+        degrees = tuple(sorted({int(degree) for degree in arguments.degrees.split(",")}))
+    except ValueError as error:
+        raise ConfigError(f"--degrees {arguments.degrees}: integers are expected") from error
+    smallest = degrees[0]
+    if smallest < 1 or any(large % small for small, large in pairwise(degrees)):
+        raise ConfigError(f"--degrees {arguments.degrees}: each must divide the next one")
+    if arguments.gpus < degrees[-1] or arguments.gpus % smallest:
+        raise ConfigError(f"--gpus {arguments.gpus}: a multiple of {smallest} is expected")
+    profile(arguments.profile)
+    return Conditions(
+        profile=arguments.profile,
+        ranks=arguments.gpus,
+        cp_degrees=degrees,
+        kv_tokens=arguments.kv_tokens,
+        link_bytes_s=arguments.link * 1e9,
+        noise_sigma=arguments.noise,
+    )
+
+
+def _policies(arguments: argparse.Namespace, conditions: Conditions) -> list[str]:
+    fitting = [degree for degree in conditions.cp_degrees if conditions.ranks % degree == 0]
+    known = names(fitting)
+    if arguments.policies == "all":
+        return known
+    wanted = [name.strip() for name in arguments.policies.split(",")]
+    if unknown := [name for name in wanted if name not in known]:
+        raise ConfigError(f"--policies: no policy {unknown[0]}; known: {', '.join(known)}")
+    return wanted
+
+
+def _headline(source: Source, requests: int, rate: float, conditions: Conditions) -> str:
+    degrees = ", ".join(map(str, conditions.cp_degrees))
+    return (
+        f"{source.name}: {requests} requests at {rate:.1f}/s on {conditions.ranks} GPUs, degrees"
+        f" {degrees}, profile {profile(conditions.profile).name};"
+        f" {conditions.kv_tokens} tokens of KV a GPU, {conditions.link_bytes_s / 1e9:g} GB/s\n"
+        "TTFT in ms (± 95 % over seeds); SLO token-weighted, in %; SLO/2 at half the limits"
+    )
+
+
+def _compare(
+    runner: Runner,
+    source: Source,
+    rate: float | None,
+    arguments: argparse.Namespace,
+    conditions: Conditions,
+    wanted: Sequence[str],
+) -> Results:
+    """Tune, then run every policy on every seed."""
+    keys = [(name, source, rate, conditions) for name in wanted]
+    if arguments.composition is not None:
+        _check_composition(arguments.composition, conditions)
+        keys = [key for key in keys if key[0] not in ("ours", "paper")]
+    tuned = {key[0]: choice for key, choice in runner.tune(keys).items()}
+    choices = [tuned.get(name) or Choice(name, arguments.composition) for name in wanted]
+    cases = {
+        choice: [
+            Case(source, Part.ALL, rate, seed, choice, conditions)
+            for seed in range(arguments.seeds)
+        ]
+        for choice in choices
+    }
+    summaries = runner.run("runs", [case for group in cases.values() for case in group])
+    return {choice: [summaries[case] for case in group] for choice, group in cases.items()}
+
+
+def _check_composition(composition: str, conditions: Conditions) -> None:
+    try:
+        parse_composition(composition, conditions.cp_degrees, conditions.ranks)
+    except ValueError as error:
+        raise ConfigError(f"--composition: {error}") from error
+
+
+def _write_json(
+    path: Path, source: Source, rate: float | None, conditions: Conditions, results: Results
+) -> None:
+    report = {
+        "source": source.name,
+        "rate": rate,
+        "conditions": asdict(conditions),
+        "policies": as_json(results),
+    }
+    path.write_text(json.dumps(report, indent=1) + "\n")
+
+
+def _plot(path: Path, results: Mapping[Choice, Sequence[Summary]]) -> None:
+    fields = (("mean TTFT", "mean_s"), ("P90 TTFT", "p90_s"))
+    bars(
+        path,
+        [
+            Bars(
+                title,
+                "seconds",
+                [""],
+                {choice.policy: [figure(runs, name)] for choice, runs in results.items()},
+                log_y=True,
+            )
+            for title, name in fields
+        ],
+        columns=2,
+    )
+
+
+def _record(
+    arguments: argparse.Namespace, source: Source, conditions: Conditions, results: Results
+) -> None:
+    """Play the first policy that the controller drives once more, and keep pictures of it."""
+    choice = next((c for c in results if c.policy in ("ours", "paper")), None)
+    if choice is None:
+        raise ConfigError("--record: one of ours and paper must be among the policies")
+    drawn = arrivals(rows_of(source, Part.ALL), 0, conditions.noise_sigma, arguments.rate)
+    with arguments.record.open("wb") as file:
+        recording = Recording(file, arguments.record_interval, choice.policy)
+        run_controlled(choice, drawn, conditions, recording)
+    print(f"recording written to {arguments.record}", file=sys.stderr)

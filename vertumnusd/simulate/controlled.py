@@ -1,0 +1,45 @@
+"""Runs under the controller: which settings it gets for a policy, and what ranks do for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vertumnusd.control.settings import Settings
+from vertumnusd.simulate.choice import Choice
+from vertumnusd.simulate.conditions import Conditions
+from vertumnusd.simulate.outcome import Outcome
+from vertumnusd.simulate.record import Recording
+from vertumnusd.simulate.traces import BLOCK_TOKENS, Arrival
+from vertumnusd.simulate.virtual import VirtualCluster
+
+NO_LIMIT = 1e9
+
+
+def run_controlled(
+    choice: Choice,
+    arrivals: Sequence[Arrival],
+    conditions: Conditions,
+    recording: Recording | None = None,
+) -> Outcome:
+    owned_at_degree = choice.policy == "paper"
+    cluster = VirtualCluster(
+        choice.policy, settings(choice.composition, conditions), conditions, owned_at_degree
+    )
+    return cluster.run(arrivals, recording)
+
+
+def settings(composition: str, conditions: Conditions) -> Settings:
+    """Nothing is ever refused for overload: a comparison needs every request to end."""
+    return Settings(
+        cp_degrees=conditions.cp_degrees,
+        ranks=conditions.ranks,
+        home_ranks=min(conditions.cp_degrees),
+        composition=composition,
+        block_tokens=BLOCK_TOKENS,
+        kv_blocks=conditions.kv_blocks,
+        decode_ranks=1,
+        decode_kv_blocks=1,
+        max_queue_tokens=10**15,
+        max_queue_s=NO_LIMIT,
+        unplaced_wait_s=NO_LIMIT,
+    )
