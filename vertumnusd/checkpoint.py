@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,36 +52,41 @@ def model_info(path: Path, name: str, dtype: str) -> ModelInfo:
     """The shape of the model, to be served as ``name`` (empty: the file's own) and ``dtype``."""
     if dtype not in DTYPES:
         raise CheckpointError(f"dtype {dtype!r}; allowed are {', '.join(DTYPES)}")
-    try:
+    with _reading(path):
         if path.suffix == ".gguf":
             info = _gguf_info(GGUFFile(path), name or path.stem, dtype)
         else:
             info = _hub_info(_read_json(path / "config.json"), name or path.name, dtype)
+        _check(info)
+    return info
+
+
+def eos_token_ids(path: Path) -> tuple[int, ...]:
+    """The tokens that end an answer, as the checkpoint states them; perhaps none."""
+    with _reading(path):
+        if path.suffix == ".gguf":
+            ids = GGUFFile(path).metadata.get("tokenizer.ggml.eos_token_id")
+        else:
+            generation = path / "generation_config.json"
+            ids = _read_json(generation).get("eos_token_id") if generation.is_file() else None
+            if ids is None:
+                ids = _read_json(path / "config.json").get("eos_token_id")
+    if ids is None:
+        return ()
+    return tuple(ids) if isinstance(ids, list) else (ids,)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Whatever is wrong with the checkpoint becomes a CheckpointError that names it."""
+    try:
+        yield
     except (GGUFError, CheckpointError) as error:
         raise CheckpointError(f"{path}: {error}") from error
     except KeyError as error:
         raise CheckpointError(f"{path}: {error.args[0]} is missing") from error
     except (TypeError, ValueError, ZeroDivisionError, AttributeError) as error:
         raise CheckpointError(f"{path}: a value makes no sense ({error})") from error
-    _check(path, info)
-    return info
-
-
-def eos_token_ids(path: Path) -> tuple[int, ...]:
-    """The tokens that end an answer, as the checkpoint states them; perhaps none."""
-    if path.suffix == ".gguf":
-        try:
-            ids = GGUFFile(path).metadata.get("tokenizer.ggml.eos_token_id")
-        except GGUFError as error:
-            raise CheckpointError(str(error)) from error
-    else:
-        generation = path / "generation_config.json"
-        ids = _read_json(generation).get("eos_token_id") if generation.is_file() else None
-        if ids is None:
-            ids = _read_json(path / "config.json").get("eos_token_id")
-    if ids is None:
-        return ()
-    return tuple(ids) if isinstance(ids, list) else (ids,)
 
 
 def _gguf_info(file: GGUFFile, name: str, dtype: str) -> ModelInfo:
@@ -158,16 +165,16 @@ def _need(what: str, found: Any, allowed: Any) -> None:
         raise CheckpointError(f"{what} is {found!r}; only {allowed!r} is supported")
 
 
-def _check(path: Path, info: ModelInfo) -> None:
+def _check(info: ModelInfo) -> None:
     """Sizes must be positive integers that fit together; a hand-made config may hold anything."""
     sizes = ("layers", "hidden", "heads", "kv_heads", "head_dim", "intermediate", "vocab")
     for key in (*sizes, "context_tokens"):
         size = getattr(info, key)
         if not isinstance(size, int) or size < 1:
-            raise CheckpointError(f"{path}: {key} is {size!r}; a positive number is needed")
+            raise CheckpointError(f"{key} is {size!r}; a positive number is needed")
     if info.heads % info.kv_heads or info.head_dim % 2:
         raise CheckpointError(
-            f"{path}: {info.heads} heads of {info.head_dim} over {info.kv_heads} KV heads; the "
+            f"{info.heads} heads of {info.head_dim} over {info.kv_heads} KV heads; the "
             "first must be a multiple of the last, and the head dim even"
         )
 
@@ -176,9 +183,9 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_bytes())
     except OSError as error:
-        raise CheckpointError(f"{path}: {error.strerror}") from error
+        raise CheckpointError(f"{path.name}: {error.strerror}") from error
     except ValueError as error:
-        raise CheckpointError(f"{path}: not JSON ({error})") from error
+        raise CheckpointError(f"{path.name}: not JSON ({error})") from error
     if not isinstance(content, dict):
-        raise CheckpointError(f"{path}: not a JSON object")
+        raise CheckpointError(f"{path.name}: not a JSON object")
     return content

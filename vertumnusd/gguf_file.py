@@ -49,9 +49,9 @@ class GGUFFile:
             cursor = _Cursor(self._bytes)
             self.metadata, self.tensors = _header(cursor)
         except OSError as error:
-            raise GGUFError(f"{path}: {error.strerror}") from error
+            raise GGUFError(str(error.strerror)) from error
         except ValueError as error:  # an empty file cannot be mapped; a broken one not be parsed
-            raise GGUFError(f"{path}: {error}") from error
+            raise GGUFError(str(error)) from error
 
     def rows(self, name: str, start: int, stop: int) -> NDArray[np.float32]:
         """Rows ``start`` … ``stop - 1`` of a matrix, or elements of a vector, as float32."""
