@@ -1,0 +1,375 @@
+"""Controller ↔ node: events in, commands out; ``control/controller.py`` maps one to the other."""
+
+from __future__ import annotations
+
+from vertumnusd.messages.base import Message
+from vertumnusd.messages.rank import Adopted, BlocksChanged
+
+# --- events: node → controller
+
+
+class Seated(Message, frozen=True):
+    """This node's controller holds the seat for ``term``."""
+
+    term: int
+
+
+class RankUp(Message, frozen=True):
+    rank: int
+    kind: str
+    incarnation: int
+
+
+class RankDown(Message, frozen=True):
+    """The rank's process is gone, and with it, at once, those of ``also`` (of the same kind)."""
+
+    rank: int
+    kind: str
+    reason: str
+    also: tuple[int, ...] = ()
+
+
+class Submit(Message, frozen=True):
+    """A gateway asks for a placement. The controller sees lengths and hashes, never text.
+
+    ``attempt`` rises when a request is submitted again after its rank was lost.
+    """
+
+    request: str
+    attempt: int
+    input_tokens: int
+    chain: bytes
+    max_new_tokens: int
+    keep: bool = True
+
+
+class Cancel(Message, frozen=True):
+    request: str
+
+
+class PrefillDone(Message, frozen=True):
+    request: str
+    attempt: int
+    cached_tokens: int
+    prefill_s: float
+
+
+class RoomMissing(Message, frozen=True):
+    """The home had no room when the request was about to start; place it again later."""
+
+    request: str
+    attempt: int
+
+
+class HandedOff(Message, frozen=True):
+    """The prefill ranks owe this request nothing any more."""
+
+    request: str
+    attempt: int
+
+
+class Done(Message, frozen=True):
+    """The request is over on this node, whatever way it ended; its decode blocks are free."""
+
+    request: str
+    attempt: int
+
+
+class Returned(Message, frozen=True):
+    """A draining lead gives back what it has not begun, or has paused too long; place it again."""
+
+    request: str
+    attempt: int
+
+
+class Drained(Message, frozen=True):
+    """The worker's lead owes nothing to anyone, and takes nothing until ``Resume``."""
+
+    term: int
+    epoch: int
+    degree: int
+    base: int
+
+
+class Parked(Message, frozen=True):
+    """The rank stands at a step boundary and refuses whatever is older than ``epoch``."""
+
+    rank: int
+    term: int
+    epoch: int
+
+
+class Split(Message, frozen=True):
+    """Split this worker, into workers of the next smaller degree."""
+
+    degree: int
+    base: int
+
+
+class Merge(Message, frozen=True):
+    """Form this worker, out of those of the next smaller degree."""
+
+    degree: int
+    base: int
+
+
+class Hold(Message, frozen=True):
+    """Begin no split, merge or replication by itself for ``hold_s``; 0 lets it go on at once."""
+
+    hold_s: float
+
+
+class Replicated(Message, frozen=True):
+    """Every rank of the destination has installed its blocks; their reports came before this."""
+
+    transfer: int
+
+
+class TransferFailed(Message, frozen=True):
+    """Nothing of the transfer was or will be published."""
+
+    transfer: int
+    reason: str
+
+
+# --- commands: controller → node
+
+
+class AdoptWorker(Message, frozen=True):
+    """Have every rank of the worker adopt its geometry; ``Adopted`` events answer."""
+
+    term: int
+    epoch: int
+    degree: int
+    base: int
+
+
+class Exposed(Message, frozen=True):
+    """The worker serves from now on."""
+
+    term: int
+    epoch: int
+    worker: str
+    degree: int
+    base: int
+
+
+class Withdrawn(Message, frozen=True):
+    """The worker left service: a rank of it was lost, or it is drained and is to be parked."""
+
+    term: int
+    epoch: int
+    worker: str
+    reason: str
+
+
+class Dispatch(Message, frozen=True):
+    """Run this request now (or next) on ``worker``; its lead takes over."""
+
+    term: int
+    epoch: int
+    request: str
+    attempt: int
+    worker: str
+    degree: int
+    base: int
+    home_base: int
+    predicted_s: float
+    decode_rank: int
+    decode_blocks: int
+
+
+class Placed(Message, frozen=True):
+    """Where a request waits, and the terms of J that chose it (seconds; see ``placement.py``)."""
+
+    term: int
+    epoch: int
+    request: str
+    worker: str
+    degree: int
+    preferred_degree: int
+    input_tokens: int
+    cached_tokens: int
+    queue_s: float
+    service_s: float
+    gpu_price_s: float
+    cost_s: float
+
+
+class Reject(Message, frozen=True):
+    """No place for this request. ``code`` is a wire error code; ``retry_after_s`` 0 is final."""
+
+    request: str
+    attempt: int
+    code: str
+    reason: str
+    retry_after_s: float = 0.0
+
+
+class Abort(Message, frozen=True):
+    """The request was cancelled while dispatched: its lead stops at the next boundary."""
+
+    request: str
+    worker: str
+
+
+class Lost(Message, frozen=True):
+    """A rank that worked for this request is gone; its gateway submits it again."""
+
+    request: str
+    attempt: int
+    reason: str
+
+
+class DrainWorker(Message, frozen=True):
+    """Have the worker finish what it runs; ``Returned`` and, at the end, ``Drained`` answer.
+
+    Its lead gives back at once what it has not begun, and after ``patience_s`` what is paused.
+    After ``deadline_s`` the controller calls the drain off with ``Resume``.
+    """
+
+    term: int
+    epoch: int
+    worker: str
+    degree: int
+    base: int
+    patience_s: float
+    deadline_s: float
+
+
+class Resume(Message, frozen=True):
+    """The drain is called off: the worker goes on serving, under the epoch it has."""
+
+    term: int
+    epoch: int
+    worker: str
+    degree: int
+    base: int
+
+
+class Park(Message, frozen=True):
+    """Have every rank of the worker stop at its step boundary; ``Parked`` events answer.
+
+    ``epoch`` is new. From then on a rank refuses everything older, so no step of the old geometry
+    can follow.
+    """
+
+    term: int
+    epoch: int
+    degree: int
+    base: int
+
+
+class Decided(Message, frozen=True):
+    """What the end of a window came to, and the terms that decided it (see ``demand.py``).
+
+    ``verdict`` is what was begun: "split", "merge" or "stay". ``signal`` is what this window by
+    itself speaks for, ``held`` how many windows in a row have spoken for it.
+    """
+
+    window: int
+    verdict: str
+    signal: str
+    reason: str
+    held: int
+    requests: int
+    demand_s: float
+    capacity_s: float
+    upper_s: float
+    lower_s: float
+    long_request_share: float
+    long_token_share: float
+    composition: str
+
+
+class Converting(Message, frozen=True):
+    """A split or merge begins. ``predicted_drain_s`` is what it was chosen by."""
+
+    operation: int
+    kind: str  # "split" or "merge"
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    predicted_drain_s: float
+
+
+class Converted(Message, frozen=True):
+    """A split or merge is over: "exposed", or "rolled back" for ``reason`` in ``phase``."""
+
+    operation: int
+    kind: str
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    outcome: str
+    phase: str
+    reason: str
+    drain_s: float
+    switch_s: float  # from the end of the drain until the new workers serve; 0 if never
+
+
+class Replicate(Message, frozen=True):
+    """Copy blocks ``first_block`` … of ``chain`` from one home to another.
+
+    ``chain`` has the whole path; its blocks before ``first_block`` are at the destination. They and
+    the source's are pinned, room is reserved, and nothing is published until all is installed.
+    ``Replicated`` or ``TransferFailed`` answers.
+    """
+
+    term: int
+    transfer: int
+    kind: str  # "intra" or "inter"
+    chain: bytes
+    first_block: int
+    source_home: int
+    destination_home: int
+
+
+class Reclaim(Message, frozen=True):
+    """Delete these blocks (hashes laid end to end, children first) of a home, where not pinned.
+
+    The ranks' reports answer.
+    """
+
+    term: int
+    home: int
+    blocks: bytes
+
+
+ControlEvent = (
+    Seated
+    | RankUp
+    | RankDown
+    | Adopted
+    | BlocksChanged
+    | Submit
+    | Cancel
+    | PrefillDone
+    | RoomMissing
+    | HandedOff
+    | Done
+    | Returned
+    | Drained
+    | Parked
+    | Split
+    | Merge
+    | Hold
+    | Replicated
+    | TransferFailed
+)
+ControlCommand = (
+    AdoptWorker
+    | Exposed
+    | Withdrawn
+    | Dispatch
+    | Placed
+    | Reject
+    | Abort
+    | Lost
+    | DrainWorker
+    | Resume
+    | Park
+    | Decided
+    | Converting
+    | Converted
+    | Replicate
+    | Reclaim
+)
