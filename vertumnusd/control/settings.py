@@ -2,9 +2,92 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Literal
+
 import msgspec
 
 from vertumnusd.control.fleet import parse_composition
+
+
+def _check_positive(settings: msgspec.Struct, names: Iterable[str]) -> None:
+    for name in sorted(names):
+        if not getattr(settings, name) > 0:
+            raise ValueError(f"{name} is {getattr(settings, name)}; it must be above 0")
+
+
+_NOT_POSITIVE = {"automatic", "capacity_shares", "hysteresis", "steady_share", "dwell_s"}
+
+
+class ReconfigurationSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """When and how the composition follows the load (``demand.py``, ``reconfiguration.py``)."""
+
+    automatic: bool = False
+    window_s: float = 20.0
+    long_tokens: int = 32_768  # an input of more is long
+    capacity_share: float = 0.8  # κ_C / window_s: what a worker can serve and meet its SLO …
+    capacity_shares: dict[int, float] = {}  # … at degrees that were measured
+    split_above: float = 0.9  # of the composition's capacity
+    merge_below: float = 0.5
+    hysteresis: float = 0.05  # a merge keeps D at least this far below the split threshold
+    steady_share: float = 0.1  # D is steady this close to its reference
+    long_shift: float = 0.05  # change of the share of long requests that counts
+    hold_windows: int = 3  # in a row that must speak for the same
+    min_requests: int = 2_000  # in these windows together
+    dwell_s: float = 60.0  # after an operation, until the next decision
+    max_operations: int = 2  # at once
+    patience_s: float = 5.0  # a drain lets paused requests wait this long
+    drain_deadline_s: float = 30.0
+    switch_deadline_s: float = 10.0  # for parking, and again for adopting
+
+    def __post_init__(self) -> None:
+        _check_positive(self, set(self.__struct_fields__) - _NOT_POSITIVE)
+        if self.merge_below >= self.split_above:
+            raise ValueError(
+                f"merge_below {self.merge_below} must be below split_above {self.split_above}"
+            )
+        if any(share <= 0 for share in self.capacity_shares.values()):
+            raise ValueError(f"capacity_shares {self.capacity_shares} must be above 0")
+
+    def capacity_s(self, degree: int) -> float:
+        """κ_C in seconds a window."""
+        return self.window_s * self.capacity_shares.get(degree, self.capacity_share)
+
+
+class ReplicationSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Algorithms 1 and 2 (``replication.py``)."""
+
+    enabled: bool = False
+    scan_s: float = 10.0
+    decay: float = 0.5  # of both statistics, at each scan
+    inter_missed_s: float = 2.0  # θ_inter: seconds lost for want of a replica at a degree
+    intra_accesses: float = 8.0  # θ_intra: accesses a replica
+    reclaim_accesses: float = 0.5  # θ_reclaim: accesses a replica
+    reclaim_above: float = 0.9  # reclaim only from homes fuller than this
+    max_of_each: int = 8  # replications of either kind, and reclaims, a scan
+    max_transfers: int = 16  # under way
+    max_nodes: int = 65_536  # with statistics
+    transfer_deadline_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        _check_positive(self, set(self.__struct_fields__) - {"enabled"})
+        if self.decay >= 1:
+            raise ValueError(f"decay {self.decay} must be below 1")
+        if self.reclaim_accesses >= self.intra_accesses:
+            raise ValueError(
+                f"reclaim_accesses {self.reclaim_accesses} must be below intra_accesses"
+                f" {self.intra_accesses}"
+            )
+
+
+class SloClass(msgspec.Struct, frozen=True):
+    """Inputs of fewer than ``below_tokens`` (and of no shorter class) shall have this TTFT."""
+
+    below_tokens: float
+    ttft_s: float
+
+
+SLO = (SloClass(8192, 1.0), SloClass(32768, 5.0), SloClass(float("inf"), 10.0))
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,11 +109,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_queue_tokens: int  # input tokens of all waiting requests
     max_queue_s: float  # predicted wait before a new request's prefill
     unplaced_wait_s: float  # how long a request waits for any worker to serve
+    # "paper": the published policy; "ours" also counts blocks that are about to be produced
+    policy: Literal["paper", "ours"] = "paper"
+    slo: tuple[SloClass, ...] = SLO  # shortest class first
+    reconfiguration: ReconfigurationSettings = ReconfigurationSettings()
+    replication: ReplicationSettings = ReplicationSettings()
 
     def __post_init__(self) -> None:
-        for name in _POSITIVE:
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0")
+        _check_positive(self, _POSITIVE)
         if self.beta < 1 or self.lambda_ < 0:
             raise ValueError(f"beta {self.beta} must be ≥ 1 and lambda {self.lambda_} ≥ 0")
         degrees = sorted(self.cp_degrees)
