@@ -31,7 +31,8 @@ Results = dict[Choice, list[Summary]]
 def simulate(arguments: argparse.Namespace) -> int:
     """Returns the exit status; raises ConfigError for what cannot be run."""
     try:
-        source, rate = _source(arguments), arguments.rate
+        source = _source(arguments)
+        rate = arguments.rate if source.path is not None else None  # else generated at that rate
         conditions = _conditions(arguments)
         wanted = _policies(arguments, conditions)
         rows = rows_of(source, Part.ALL)
@@ -44,7 +45,7 @@ def simulate(arguments: argparse.Namespace) -> int:
         if arguments.plots is not None:
             _plot(arguments.plots, results)
         if arguments.record is not None:
-            _record(arguments, source, conditions, results)
+            _record(arguments, source, rate, conditions, results)
     except (TraceError, PlotsMissing) as error:
         raise ConfigError(str(error)) from error
     return 0
@@ -163,13 +164,17 @@ def _plot(path: Path, results: Mapping[Choice, Sequence[Summary]]) -> None:
 
 
 def _record(
-    arguments: argparse.Namespace, source: Source, conditions: Conditions, results: Results
+    arguments: argparse.Namespace,
+    source: Source,
+    rate: float | None,
+    conditions: Conditions,
+    results: Results,
 ) -> None:
     """Play the first policy that the controller drives once more, and keep pictures of it."""
     choice = next((c for c in results if c.policy in ("ours", "paper")), None)
     if choice is None:
         raise ConfigError("--record: one of ours and paper must be among the policies")
-    drawn = arrivals(rows_of(source, Part.ALL), 0, conditions.noise_sigma, arguments.rate)
+    drawn = arrivals(rows_of(source, Part.ALL), 0, conditions.noise_sigma, rate)
     with arguments.record.open("wb") as file:
         recording = Recording(file, arguments.record_interval, choice.policy)
         run_controlled(choice, drawn, conditions, recording)

@@ -51,7 +51,7 @@ def read_trace(path: Path) -> list[TraceRow]:
     try:
         with opened(path, "rt", encoding="utf-8") as file:
             rows = [_row(f"{path}:{n}", line) for n, line in enumerate(file, 1) if line.strip()]
-    except (OSError, lzma.LZMAError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, lzma.LZMAError, UnicodeDecodeError) as error:
         raise TraceError(f"{path}: {error}") from error
     if not rows:
         raise TraceError(f"{path}: no requests; one JSON object a line is expected")

@@ -1,0 +1,87 @@
+"""Both virtual clusters on traces of a few requests, with every time worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+from simple import arrival, conditions, controlled, light
+
+CLUSTERS = pytest.mark.parametrize("play", [light, controlled])
+
+
+@CLUSTERS
+def test_a_request_takes_its_prefill_time_at_the_degree_of_its_worker(play):
+    # 1024 tokens: 2 s on CP1, 1 s on CP2, which wins
+    outcome = play("1CP2/1CP1", [arrival(5.0, 1024, 1, 2)], conditions(3))
+    assert outcome.ttft_s.tolist() == [1.0]
+    assert outcome.degree.tolist() == [2]
+    assert outcome.busy_gpu_s == 2.0
+    assert outcome.span_s == 6.0
+
+
+@CLUSTERS
+def test_requests_wait_their_turn_and_reuse_what_was_computed_meanwhile(play):
+    arrivals = [
+        arrival(0.0, 1024, 1, 2),  # CP1[0] until 2
+        arrival(0.5, 1024, 3, 4),  # CP1[1] until 2.5
+        arrival(1.0, 1536, 1, 2, 5),  # queues are 2 s each: CP1[0], from 2 with 1024 cached, to 3
+        arrival(1.0, 512, 6),  # CP1[1], from 2.5 to 3.5
+    ]
+    outcome = play("2CP1", arrivals, conditions(2, (1,)))
+    assert outcome.ttft_s.tolist() == [2.0, 2.0, 2.0, 2.5]
+    assert outcome.cached_tokens.tolist() == [0, 0, 1024, 0]
+    # 2 + 2 + 1 + 1 seconds on one GPU each
+    assert outcome.busy_gpu_s == 6.0
+
+
+@CLUSTERS
+def test_one_token_at_least_is_computed(play):
+    # both blocks are cached, but a whole block must be left to compute
+    arrivals = [arrival(0.0, 1024, 1, 2), arrival(9.0, 1024, 1, 2)]
+    outcome = play("1CP1", arrivals, conditions(1, (1,)))
+    assert outcome.cached_tokens.tolist() == [0, 512]
+    assert outcome.ttft_s.tolist() == [2.0, 1.0]
+
+
+@CLUSTERS
+@pytest.mark.parametrize(("kv_blocks", "last_s"), [(2, 2.0), (4, 1.0)])
+def test_the_least_recently_used_blocks_go_when_a_pool_is_full(play, kv_blocks, last_s):
+    arrivals = [
+        arrival(0.0, 1024, 1, 2),
+        arrival(10.0, 1024, 3, 4),
+        arrival(20.0, 1024, 1, 2),
+    ]
+    outcome = play("1CP1", arrivals, conditions(1, (1,), kv_blocks))
+    assert outcome.ttft_s.tolist() == [2.0, 2.0, last_s]
+
+
+@CLUSTERS
+def test_noise_lengthens_a_prefill(play):
+    outcome = play("1CP1", [arrival(0.0, 512, 1, noise=1.5)], conditions(1, (1,)))
+    assert outcome.ttft_s.tolist() == [1.5]
+
+
+@CLUSTERS
+def test_a_prefix_attracts_a_request_to_a_longer_queue(play):
+    arrivals = [
+        arrival(0.0, 2048, 1, 2, 3, 4),  # CP1[0] until 4
+        arrival(4.0, 512, 9),  # CP1[0] until 5
+        arrival(4.5, 2560, 1, 2, 3, 4, 5),  # CP1[0]: 1 + 1 against 5: from 5 to 6
+    ]
+    outcome = play("2CP1", arrivals, conditions(2, (1,)))
+    assert outcome.ttft_s.tolist() == [4.0, 1.0, 1.5]
+    assert outcome.cached_tokens.tolist() == [0, 0, 2048]
+
+
+def test_a_home_of_two_ranks_stores_a_chain_on_both():
+    # each rank has room for two blocks; the chain of four fits only because they share it
+    arrivals = [arrival(0.0, 2048, 1, 2, 3, 4), arrival(9.0, 2560, 1, 2, 3, 4, 5)]
+    outcome = controlled("1CP2", arrivals, conditions(2, (2,), kv_blocks=3))
+    assert outcome.cached_tokens.tolist() == [0, 2048]
+    assert outcome.ttft_s.tolist() == [2.0, 0.5]
+
+
+def test_what_no_home_can_hold_is_refused_and_counted():
+    arrivals = [arrival(0.0, 2048, 1, 2, 3, 4), arrival(0.0, 512, 5)]
+    outcome = controlled("1CP1", arrivals, conditions(1, (1,), kv_blocks=3))
+    assert outcome.ttft_s.tolist() == [float("inf"), 1.0]
+    assert outcome.ended == 2
