@@ -182,6 +182,17 @@ async def test_a_client_that_stops_reading_is_closed(
     assert trio.current_time() >= 30
 
 
+async def test_a_stream_that_nobody_reads_is_cancelled(
+    house: House, autojump_clock: trio.testing.MockClock
+) -> None:
+    near, far = trio.testing.lockstep_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(house.doors.serve_stream, far)
+        await Client(near).send("POST", "/v1/completions", b'{"prompt":"x","stream":true}')
+    assert len(house.service.cancelled) == 1
+    assert 30 <= trio.current_time() <= 40
+
+
 async def test_keys_are_asked_for_where_they_matter(house: House) -> None:
     house.set_up(keys=Keys(frozenset({"sesame"})))
     for path in ("/v1/models", "/v1/cluster"):

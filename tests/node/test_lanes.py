@@ -120,6 +120,25 @@ async def test_a_running_response_is_cancelled_by_its_id(house: House) -> None:
     assert kinds(await client.response())[-1] == "response.completed"
 
 
+async def test_a_cancel_does_not_break_off_an_event_that_is_being_sent(
+    house: House, autojump_clock: trio.testing.MockClock
+) -> None:
+    near, far = trio.testing.lockstep_stream_pair()  # sending waits for the other side to read
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(house.doors.serve_stream, far)
+        client = WebsocketClient(near)
+        assert await client.open() == 101
+        await client.create(stream_id="a")
+        events = [await client.receive()]
+        await trio.testing.wait_all_tasks_blocked()
+        await client.send({"type": "vertumnus:cancel", "stream_id": "a"})
+        await trio.testing.wait_all_tasks_blocked()
+        events += await client.response()
+        await client.stream.aclose()
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert events[-1]["response"]["incomplete_details"] == {"reason": "cancelled"}
+
+
 async def test_a_lane_is_cancelled_with_what_waits_in_it(house: House) -> None:
     house.service.hold_after = 1
     client = await house.websocket()
