@@ -233,7 +233,9 @@ def test_a_pull_that_cannot_run_fails_and_is_answered(
     decode.send(Pull("p", first, last, array("I", block_ids).tobytes(), 0, 0))
     assert decode.receive(Pulled).kv_bytes == 0
     assert failure(decode).request == "p"
+    decode.send(Generate("p", 1, 5, 0, 40))  # ignored, though it would not fit
     worker.host.close("p")
+    assert not decode.unread(DecodeFailed)
 
 
 def test_unknown_requests_are_ignored_but_their_pulls_answered(worker: Worker) -> None:

@@ -98,3 +98,14 @@ def test_a_break_on_either_side_begins_another_copy() -> None:
         Run(0, range(4, 5), range(9, 10)),
         Run(0, range(5, 7), range(2, 4)),
     ]
+    assert runs(pull([4, 5, 6]), [1, 2, 4], 1) == [
+        Run(0, range(4, 6), range(1, 3)),
+        Run(0, range(6, 7), range(4, 5)),
+    ]
+
+
+def test_blocks_of_two_ranks_are_two_copies_even_if_their_ids_continue() -> None:
+    assert runs(pull([0, 2, 1, 3]), [0, 2, 1, 3], 2) == [
+        Run(0, range(2), range(2)),
+        Run(1, range(2, 4), range(2, 4)),
+    ]

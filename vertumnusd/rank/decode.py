@@ -55,7 +55,7 @@ class DecodeRank:
         self._start = start
         self._link = link
         self._changed = threading.Condition()  # guards the slots; notified when one may run
-        self._slots = Slots(start.own_kv_blocks, start.block_tokens)
+        self._slots = Slots(start.own_kv_blocks, start.block_tokens, start.model.context_tokens)
         self._pulls: SimpleQueue[tuple[Pull, Slot | None]] = SimpleQueue()
 
     def receive(self, message: ToRank) -> None:
@@ -107,7 +107,7 @@ class DecodeRank:
             self._send_failed(generate.request, error)
         self._changed.notify()
 
-    # --- engine thread --------------------------------------------------------------------------
+    # --- engine thread
 
     def _report(self, running: list[Slot], logits_BV: Tensor) -> None:
         """Draw the tokens, tell the daemon, and let go of what was closed meanwhile."""
@@ -115,19 +115,17 @@ class DecodeRank:
         lines: list[tuple[str, int, str]] = []
         with self._changed:
             for slot, token in zip(running, drawn, strict=True):
-                if slot.closed:
-                    continue
                 if isinstance(token, FloatingPointError):
                     slot.over = True
                     self._send_failed(slot.request, token)
-                else:
-                    lines.append((slot.request, token, slot.advance(token)))
+                elif (finished := slot.advance(token)) is not None:
+                    lines.append((slot.request, token, finished))
             if lines:
                 self._link.send(Drawn(self._start.rank, *zip(*lines, strict=True)))
             for slot in self._slots.end_iteration(running):
                 self._send_closed(slot.request)
 
-    # --- transfer thread ------------------------------------------------------------------------
+    # --- transfer thread
 
     def _transfer(self, pools: Sequence[KVPool], own: KVPool) -> None:
         try:

@@ -45,8 +45,13 @@ class Slot:
     def runnable(self) -> bool:
         return self.generating and not (self.pulls or self.closed or self.over)
 
-    def advance(self, token: int) -> str:
-        """Take the token drawn; why the answer ends with it ("stop", "length"), or ""."""
+    def advance(self, token: int) -> str | None:
+        """Take the token drawn; why the answer ends with it ("stop", "length"), or "".
+
+        None if the request was closed while it was drawn: nobody wants it.
+        """
+        if self.closed:
+            return None
         self.token = token
         self.stored_tokens += 1
         self.position += 1
@@ -63,8 +68,9 @@ class Slot:
 class Slots:
     """All slots of one decode rank, over a pool of ``blocks`` blocks."""
 
-    def __init__(self, blocks: int, block_tokens: int) -> None:
+    def __init__(self, blocks: int, block_tokens: int, context_tokens: int) -> None:
         self._block_tokens = block_tokens
+        self._context_tokens = context_tokens
         self._free = FreeRuns(blocks)
         self._open: dict[str, Slot] = {}
 
@@ -85,17 +91,17 @@ class Slots:
     def generate(self, generate: Generate) -> None:
         """Let the request draw, once its copies are done; ignored if unknown, over or repeated.
 
-        Raises ValueError, and fails the slot, if its blocks cannot hold the answer.
+        Raises ValueError, and fails the slot, if its blocks or the model's context are too short.
         """
         slot = self._open.get(generate.request)
         if slot is None or slot.over or slot.generating:
             return
         # The last token drawn is never stored, but the first one, drawn elsewhere, is.
         needed_tokens = generate.input_tokens + generate.max_new_tokens
-        room_tokens = len(slot.block_ids) * self._block_tokens
+        room_tokens = min(len(slot.block_ids) * self._block_tokens, self._context_tokens)
         if generate.max_new_tokens < 1 or needed_tokens > room_tokens:
             slot.over = True
-            raise ValueError(f"{needed_tokens} tokens do not fit the {room_tokens} set aside")
+            raise ValueError(f"{needed_tokens} tokens do not fit the room for {room_tokens}")
         slot.generating = True
         slot.token = generate.first_token
         slot.stored_tokens = generate.input_tokens
