@@ -86,7 +86,7 @@ class Drained(Message, frozen=True):
     """The worker's lead owes nothing to anyone, and takes nothing until ``Resume``."""
 
     term: int
-    epoch: int
+    operation: int
     degree: int
     base: int
 
@@ -230,6 +230,7 @@ class DrainWorker(Message, frozen=True):
 
     term: int
     epoch: int
+    operation: int
     worker: str
     degree: int
     base: int
