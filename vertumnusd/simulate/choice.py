@@ -15,6 +15,8 @@ class Choice:
     cache_threshold: float = 0.0
     imbalance: int = 0  # cache-aware: requests
     weight: float = 0.0  # overlap-cost
+    reconfigures: bool = False  # ours, paper: the composition follows the load
+    replicates: bool = False  # ours, paper: Algorithms 1 and 2
 
     @property
     def label(self) -> str:

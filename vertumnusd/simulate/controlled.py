@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vertumnusd.control.settings import Settings
+from vertumnusd.control.settings import (
+    ReconfigurationSettings,
+    ReplicationSettings,
+    Settings,
+)
 from vertumnusd.simulate.choice import Choice
 from vertumnusd.simulate.conditions import Conditions
 from vertumnusd.simulate.outcome import Outcome
@@ -23,18 +27,18 @@ def run_controlled(
 ) -> Outcome:
     owned_at_degree = choice.policy == "paper"
     cluster = VirtualCluster(
-        choice.policy, settings(choice.composition, conditions), conditions, owned_at_degree
+        choice.policy, settings(choice, conditions), conditions, owned_at_degree
     )
     return cluster.run(arrivals, recording)
 
 
-def settings(composition: str, conditions: Conditions) -> Settings:
+def settings(choice: Choice, conditions: Conditions) -> Settings:
     """Nothing is ever refused for overload: a comparison needs every request to end."""
     return Settings(
         cp_degrees=conditions.cp_degrees,
         ranks=conditions.ranks,
         home_ranks=min(conditions.cp_degrees),
-        composition=composition,
+        composition=choice.composition,
         block_tokens=BLOCK_TOKENS,
         kv_blocks=conditions.kv_blocks,
         decode_ranks=1,
@@ -42,4 +46,7 @@ def settings(composition: str, conditions: Conditions) -> Settings:
         max_queue_tokens=10**15,
         max_queue_s=NO_LIMIT,
         unplaced_wait_s=NO_LIMIT,
+        policy="paper" if choice.policy == "paper" else "ours",
+        reconfiguration=ReconfigurationSettings(automatic=choice.reconfigures),
+        replication=ReplicationSettings(enabled=choice.replicates),
     )

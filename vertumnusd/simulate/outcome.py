@@ -27,8 +27,8 @@ class Conversion:
     """One split or merge: seconds of its drain, and from then until the new workers served."""
 
     at_s: float
-    before: str
-    after: str
+    before: tuple[str, ...]
+    after: tuple[str, ...]
     drain_s: float
     switch_s: float
 

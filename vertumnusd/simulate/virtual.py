@@ -5,6 +5,9 @@ the events that ranks and leads would send. What a rank would compute takes the 
 
     Dispatch ──► the worker's lead runs it, or keeps it one ahead ──► BlocksChanged of its home's
                  ranks, then PrefillDone, HandedOff and Done, when the prefill is over
+    DrainWorker ──► what is ahead is Returned; Drained when the running one is over
+    Park, AdoptWorker ──► Parked, Adopted of every rank
+    Replicate, Reclaim ──► see ``transfers.py``
 
 Requests ask for one token, so nothing decodes. The ranks' pools say what is really cached; the
 controller knows it from their reports only.
@@ -28,22 +31,32 @@ from vertumnusd.messages import (
     BlocksChanged,
     ControlCommand,
     ControlEvent,
+    Converted,
     Dispatch,
     Done,
+    Drained,
+    DrainWorker,
     HandedOff,
+    Park,
+    Parked,
     PrefillDone,
     RankUp,
+    Reclaim,
     Reject,
+    Replicate,
+    Resume,
+    Returned,
     Seated,
     Submit,
 )
 from vertumnusd.simulate.conditions import Conditions
 from vertumnusd.simulate.names import BlockNames
-from vertumnusd.simulate.outcome import Outcome
+from vertumnusd.simulate.outcome import Conversion, Outcome
 from vertumnusd.simulate.profiles import profile
 from vertumnusd.simulate.ranks import MISPLACED_SHARE, VirtualHome, VirtualRank
 from vertumnusd.simulate.record import Recording
 from vertumnusd.simulate.traces import BLOCK_TOKENS, Arrival
+from vertumnusd.simulate.transfers import Transfers
 
 TERM = 1
 STUCK_S = 3600.0  # virtual seconds without anything happening before a run is given up
@@ -60,6 +73,7 @@ class Lead:
     worker: Worker
     running: Dispatch | None = None
     ahead: deque[Dispatch] = field(default_factory=deque)
+    draining: DrainWorker | None = None
 
 
 class VirtualCluster:
@@ -85,10 +99,18 @@ class VirtualCluster:
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
         self._now = 0.0
+        transfers = Transfers(self._homes, self._names.edges, conditions, self._after, self._step)
+        self._transfers = transfers
         self._obey: dict[type, Callable[[Any], None]] = {
+            DrainWorker: self._drain,
+            Resume: self._resume,
+            Park: self._park,
             AdoptWorker: self._adopt,
+            Converted: self._converted,
             Dispatch: self._dispatch,
             Reject: self._reject,
+            Replicate: lambda command: transfers.replicate(self._now, command),
+            Reclaim: transfers.reclaim,
         }
 
     def run(self, arrivals: Sequence[Arrival], recording: Recording | None = None) -> Outcome:
@@ -106,6 +128,7 @@ class VirtualCluster:
             self._submit(n, arrival)
         while self._outcome.ended < len(arrivals):
             self._pass_time(self._next_due())
+        self._transfers.count(self._outcome)
         return self._outcome
 
     # --- time ---------------------------------------------------------------------------------
@@ -136,6 +159,10 @@ class VirtualCluster:
     def _after(self, delay_s: float, happen: Callable[[], None]) -> None:
         heappush(self._due, (self._now + delay_s, next(self._order), happen))
 
+    def _answer(self, event: ControlEvent, delay_s: float = 0.0) -> None:
+        """Send an event once what happens now is over, or later."""
+        self._after(delay_s, lambda: self._step(event))
+
     def _step(self, event: ControlEvent) -> None:
         commands = self._controller.step(self._now, event)
         if commands:
@@ -164,16 +191,48 @@ class VirtualCluster:
         for rank in range(self._settings.ranks + self._settings.decode_ranks):
             self._step(RankUp(rank, "prefill" if rank < self._settings.ranks else "decode", 1))
 
+    def _drain(self, command: DrainWorker) -> None:
+        lead = self._leads[Worker(command.degree, command.base)]
+        lead.draining = command
+        while lead.ahead:
+            returned = lead.ahead.popleft()
+            self._answer(Returned(returned.request, returned.attempt))
+        if lead.running is None:
+            self._drained(lead)
+
+    def _drained(self, lead: Lead) -> None:
+        assert lead.draining is not None
+        term, epoch = lead.draining.term, lead.draining.epoch
+        self._answer(Drained(term, epoch, lead.worker.degree, lead.worker.base))
+
+    def _resume(self, command: Resume) -> None:
+        self._leads[Worker(command.degree, command.base)].draining = None
+
+    def _park(self, command: Park) -> None:
+        for rank in Worker(command.degree, command.base).ranks:
+            self._answer(Parked(rank, command.term, command.epoch))
+
     def _adopt(self, command: AdoptWorker) -> None:
         """All ranks of the worker switch to its geometry, and say so."""
         worker = Worker(command.degree, command.base)
+        for other in [w for w in self._leads if set(w.ranks) & set(worker.ranks)]:
+            if self._owned_at_degree and other.degree != worker.degree:
+                self._unsettle(worker)
+            del self._leads[other]
         self._leads[worker] = Lead(worker)
+        for rank in worker.ranks:
+            adopted = Adopted(rank, command.term, command.epoch, command.degree)
+            self._answer(adopted, self._conditions.switch_s)
 
-        def adopted() -> None:
-            for rank in worker.ranks:
-                self._step(Adopted(rank, command.term, command.epoch, command.degree))
+    def _unsettle(self, worker: Worker) -> None:
+        for rank in worker.ranks:
+            self._ranks[rank].unsettle()
 
-        self._after(self._conditions.switch_s, adopted)
+    def _converted(self, command: Converted) -> None:
+        if command.outcome == "exposed":
+            before, after = command.before, command.after
+            times = (command.drain_s, command.switch_s)
+            self._outcome.conversions.append(Conversion(self._now, before, after, *times))
 
     # --- requests -----------------------------------------------------------------------------
 
@@ -229,6 +288,8 @@ class VirtualCluster:
         lead.running = None
         if lead.ahead:
             self._start(lead, lead.ahead.popleft())
+        elif lead.draining is not None:
+            self._drained(lead)
         self._step(PrefillDone(request, attempt, cached, service_s))
         self._step(HandedOff(request, attempt))
         self._step(Done(request, attempt))
