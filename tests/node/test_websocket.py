@@ -244,6 +244,23 @@ async def test_the_handshake_needs_a_key_where_there_are_keys(house: House) -> N
     assert house.service.jobs[0].salt
 
 
+async def test_a_withdrawn_key_starts_nothing_more(house: House) -> None:
+    house.set_up(keys=Keys(frozenset({"sesame", "other"})))
+    house.service.hold_after = 1
+    client = await house.websocket(authorization="Bearer sesame")
+    await client.create(stream_id="a")
+    await house.service.until(lambda: bool(house.service.running))
+    house.doors.replace_keys(Keys(frozenset({"other"})))
+    await client.create(stream_id="b")
+    while (event := await client.receive())["type"] != "error":
+        pass
+    assert (event["status"], event["stream_id"]) == (401, "b")
+    house.service.release.set()
+    assert kinds(await client.response())[-1] == "response.completed"
+    assert await WebsocketClient(house.connect().stream).open(authorization="Bearer sesame") == 401
+    await house.websocket(authorization="Bearer other")
+
+
 async def test_the_handshake_of_a_foreign_web_page_is_refused(house: House) -> None:
     client = WebsocketClient(house.connect().stream)
     assert await client.open(origin="http://evil.example") == 403

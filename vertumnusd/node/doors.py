@@ -62,6 +62,10 @@ class Doors:
             await nursery.start(trio.serve_listeners, self.serve_stream, list(listeners))
             task_status.started()
 
+    def replace_keys(self, keys: Keys) -> None:
+        """Take other API keys from now on; answers that are being made go on."""
+        self._gate.keys = keys
+
     async def drain(self) -> None:
         """Refuse new work; return when all answers are complete and all websockets closed.
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import trio
 
 from vertumnusd.node.errors import UNAVAILABLE, RequestError
-from vertumnusd.node.keys import ANYONE, Keys, Tenant
+from vertumnusd.node.keys import ANYONE, Keys, Tenant, refusal
 from vertumnusd.node.limits import Limits
 from vertumnusd.node.metrics import Metrics
 from vertumnusd.node.service import Service
@@ -41,8 +41,11 @@ class Gate:
     def admit(self, tenant: Tenant) -> Iterator[None]:
         """Stay inside for as long as one request of ``tenant`` is worked on.
 
-        Raises :class:`RequestError` 503 while the node takes no work, 429 over the key's limit.
+        Raises :class:`RequestError` 503 while the node takes no work, 429 over the key's limit,
+        and 401 if the key was withdrawn while its websocket stayed open.
         """
+        if not self.keys.accept(tenant):
+            raise refusal("this API key is not valid any more")
         if reason := self.unready_reason():
             raise self._refusal(503, UNAVAILABLE, f"this node takes no requests now: {reason}")
         most = self.limits.in_flight_per_key

@@ -18,6 +18,8 @@ from vertumnusd.node.gate import Gate
 from vertumnusd.node.service import Job
 from vertumnusd.node.stop_strings import StopStrings
 
+DIGITS = 6  # of seconds shown to clients
+
 
 class Sink(Protocol):
     """Where an answer goes while it is made. A slow sink holds back its own answer only."""
@@ -82,11 +84,11 @@ def timings(finished: Finished) -> dict[str, Any]:
     return {
         "worker": finished.worker,
         "degree": finished.degree,
-        "predicted_s": finished.predicted_s,
-        "prefill_s": finished.prefill_s,
-        "queue_s": finished.queue_s,
-        "ttft_s": finished.ttft_s,
-        "handoff_ttft_s": finished.handoff_ttft_s,
+        "predicted_s": round(finished.predicted_s, DIGITS),
+        "prefill_s": round(finished.prefill_s, DIGITS),
+        "queue_s": round(finished.queue_s, DIGITS),
+        "ttft_s": round(finished.ttft_s, DIGITS),
+        "handoff_ttft_s": round(finished.handoff_ttft_s, DIGITS),
     }
 
 

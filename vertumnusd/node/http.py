@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import formatdate
+from http import HTTPStatus
 from typing import Any
 
 import h11
@@ -163,14 +164,14 @@ class HttpConnection:
         self, status: int, body: bytes, *, content_type: str, headers: Headers = ()
     ) -> None:
         fields = [("Content-Type", content_type), ("Content-Length", str(len(body))), *headers]
-        response = h11.Response(status_code=status, headers=self._fields(fields))
+        response = self._response(status, fields)
         data = [] if self._method == "HEAD" else [h11.Data(data=body)]
         await self._send(response, *data, h11.EndOfMessage())
 
     async def start_stream(self, *, content_type: str, headers: Headers = ()) -> None:
         """Begin an answer of unknown length; ``send_data`` and ``end_stream`` follow."""
         fields = [("Content-Type", content_type), *headers]
-        await self._send(h11.Response(status_code=200, headers=self._fields(fields)))
+        await self._send(self._response(200, fields))
 
     async def send_data(self, data: bytes) -> None:
         await self._send(h11.Data(data=data))
@@ -249,6 +250,10 @@ class HttpConnection:
                     raise PeerGone from error
             if scope.cancelled_caught:
                 raise PeerGone("the client does not read")
+
+    def _response(self, status: int, fields: Headers) -> h11.Response:
+        phrase = HTTPStatus(status).phrase
+        return h11.Response(status_code=status, reason=phrase, headers=self._fields(fields))
 
     def _fields(self, fields: Headers) -> list[tuple[str, str]]:
         own = [

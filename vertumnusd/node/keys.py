@@ -50,20 +50,24 @@ class Keys:
     def __len__(self) -> int:
         return len(self._tenants)
 
+    def accept(self, tenant: Tenant) -> bool:
+        """Whether a tenant that was let in before would be let in now."""
+        return tenant in self._tenants.values() if self._tenants else tenant == ANYONE
+
     def tenant(self, authorization: bytes) -> Tenant:
         """Who sent this ``Authorization`` header. Raises :class:`RequestError` 401."""
         if not self._tenants:
             return ANYONE
         scheme, _, key = authorization.partition(b" ")
         if scheme.lower() != b"bearer" or not key.strip():
-            raise _refusal("an API key is needed: send 'Authorization: Bearer KEY'")
+            raise refusal("an API key is needed: send 'Authorization: Bearer KEY'")
         offered = _digest(key.strip().decode("latin-1"))
         found = None
         for digest, tenant in self._tenants.items():
             if hmac.compare_digest(digest, offered):
                 found = tenant
         if found is None:
-            raise _refusal("this API key is not known here")
+            raise refusal("this API key is not known here")
         return found
 
 
@@ -77,5 +81,5 @@ def _tenant(key: str) -> Tenant:
     return Tenant(name=name, salt=salt)
 
 
-def _refusal(message: str) -> RequestError:
+def refusal(message: str) -> RequestError:
     return RequestError(401, "invalid_api_key", message, headers=(("WWW-Authenticate", "Bearer"),))

@@ -24,7 +24,7 @@ import msgspec
 from vertumnusd.messages import Finished, Placed
 from vertumnusd.node.api.usage import response_usage
 from vertumnusd.node.errors import RequestError
-from vertumnusd.node.generation import Outcome, timings
+from vertumnusd.node.generation import DIGITS, Outcome, timings
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
@@ -203,8 +203,8 @@ def _placement(placed: Placed) -> dict[str, Any]:
         "preferred_degree": placed.preferred_degree,
         "input_tokens": placed.input_tokens,
         "cached_tokens": placed.cached_tokens,
-        "queue_s": placed.queue_s,
-        "service_s": placed.service_s,
-        "gpu_price_s": placed.gpu_price_s,
-        "cost_s": placed.cost_s,
+        "queue_s": round(placed.queue_s, DIGITS),
+        "service_s": round(placed.service_s, DIGITS),
+        "gpu_price_s": round(placed.gpu_price_s, DIGITS),
+        "cost_s": round(placed.cost_s, DIGITS),
     }
