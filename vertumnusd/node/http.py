@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import formatdate
-from http import HTTPStatus
+from http.client import responses as PHRASES
 from typing import Any
 
 import h11
@@ -252,7 +252,7 @@ class HttpConnection:
                 raise PeerGone("the client does not read")
 
     def _response(self, status: int, fields: Headers) -> h11.Response:
-        phrase = HTTPStatus(status).phrase
+        phrase = PHRASES.get(status, "")
         return h11.Response(status_code=status, reason=phrase, headers=self._fields(fields))
 
     def _fields(self, fields: Headers) -> list[tuple[str, str]]:
