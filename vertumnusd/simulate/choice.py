@@ -29,3 +29,8 @@ class Choice:
         }
         shown = [f"{name} {value:g}" for name, value in parameters.items() if value]
         return ", ".join([part for part in (self.composition, *shown) if part])
+
+
+def adaptive(name: str, composition: str) -> Choice:
+    """Ours or paper with all that belongs to it, from this composition on."""
+    return Choice(name, composition, reconfigures=True, replicates=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from vertumnusd.config import ConfigError
 from vertumnusd.control.fleet import parse_composition
-from vertumnusd.simulate.choice import Choice
+from vertumnusd.simulate.choice import Choice, adaptive
 from vertumnusd.simulate.conditions import Conditions
 from vertumnusd.simulate.controlled import run_controlled
 from vertumnusd.simulate.experiment import Case, Part, Runner, Source, rows_of
@@ -114,7 +114,7 @@ def _compare(
         _check_composition(arguments.composition, conditions)
         keys = [key for key in keys if key[0] not in ("ours", "paper")]
     tuned = {key[0]: choice for key, choice in runner.tune(keys).items()}
-    choices = [tuned.get(name) or Choice(name, arguments.composition) for name in wanted]
+    choices = [tuned.get(name) or adaptive(name, arguments.composition) for name in wanted]
     cases = {
         choice: [
             Case(source, Part.ALL, rate, seed, choice, conditions)

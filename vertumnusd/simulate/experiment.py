@@ -18,7 +18,7 @@ from enum import Enum
 from functools import lru_cache
 from pathlib import Path
 
-from vertumnusd.simulate.choice import Choice
+from vertumnusd.simulate.choice import Choice, adaptive
 from vertumnusd.simulate.conditions import Conditions
 from vertumnusd.simulate.generate import Phase, generate
 from vertumnusd.simulate.outcome import Summary, summarise
@@ -135,7 +135,7 @@ def _best(cases: Sequence[Case], summaries: dict[Case, Summary]) -> Case:
 
 
 def _named(name: str, choice: Choice) -> Choice:
-    return Choice(name, choice.composition) if policy(name).proxy else choice
+    return adaptive(name, choice.composition) if policy(name).proxy else choice
 
 
 def _cost(case: Case) -> float:

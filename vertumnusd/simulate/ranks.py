@@ -55,12 +55,13 @@ class VirtualRank:
 
 
 class VirtualHome:
-    """The ranks from ``base`` on that together store chains."""
+    """The ranks that together store chains. ``pinned``: blocks that a running request reads."""
 
-    __slots__ = ("_ranks",)
+    __slots__ = ("_ranks", "pinned")
 
     def __init__(self, ranks: Sequence[VirtualRank]) -> None:
         self._ranks = ranks
+        self.pinned: frozenset[bytes] = frozenset()
 
     def leading(self, chain: Sequence[bytes]) -> int:
         """Blocks of the chain that are cached without a gap."""
@@ -87,6 +88,8 @@ class VirtualHome:
         return [report for report in reports if report is not None]
 
     def reclaim(self, blocks: Sequence[bytes]) -> list[BlocksChanged]:
+        """Delete blocks, but for pinned ones."""
+        blocks = [block for block in blocks if block not in self.pinned]
         reports = (rank.reclaim(blocks) for rank in self._ranks)
         return [report for report in reports if report is not None]
 

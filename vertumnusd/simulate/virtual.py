@@ -260,6 +260,7 @@ class VirtualCluster:
         chain = self._names.chain(arrival.blocks)
         home = self._homes[command.home_base]
         blocks = home.leading(chain[:usable])
+        home.pinned = frozenset(chain[:blocks])
         settle_s = self._settle(home, chain[:blocks]) if self._owned_at_degree else 0.0
         cached = blocks * BLOCK_TOKENS
         uncached = arrival.input_tokens - cached
@@ -285,6 +286,7 @@ class VirtualCluster:
         self._outcome.ended += 1
         self._outcome.span_s = self._now
         self._report(self._homes[command.home_base].use(chain, self._names.edges))
+        self._homes[command.home_base].pinned = frozenset()
         lead.running = None
         if lead.ahead:
             self._start(lead, lead.ahead.popleft())
