@@ -45,6 +45,9 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "RoomMissing": {"attempt": 0},
     "HandedOff": {"attempt": 0},
     "Done": {"attempt": 0},
+    "Returned": {"attempt": 0},
+    "Drained": {"term": 1},
+    "Parked": {"term": 1},
 }
 
 

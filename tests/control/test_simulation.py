@@ -15,7 +15,6 @@ from vertumnusd.control.ledger import Ledger
 from vertumnusd.control.prefix_trie import PrefixTrie
 from vertumnusd.control.request import Stage
 from vertumnusd.control.scheduler import Scheduler
-from vertumnusd.control.worker_queue import WorkerQueue
 
 ACTIONS = 150
 
@@ -89,6 +88,8 @@ def _requeue_cancelled(scheduler, event):
     request = scheduler.ledger.current(event)
     if request is not None and request.stage is Stage.DISPATCHED:
         scheduler.ledger.take_back(request)
+        return request
+    return None
 
 
 MUTANTS = {
@@ -110,11 +111,13 @@ MUTANTS = {
     "lose what the ranks refused": mutant(Scheduler, "room_missing", nothing),
     "retry a refusal at once": mutant(Scheduler, "blocks_changed", _retry_on_any_report),
     "never retry a refusal": mutant(Scheduler, "blocks_changed", _never_retry_on_reports),
-    "queue a cancelled request again": mutant(Scheduler, "room_missing", _requeue_cancelled),
+    "queue a cancelled request again": mutant(Scheduler, "_take_back", _requeue_cancelled),
     "take a home without the prefix": mutant(Scheduler, "_choose_home", _emptiest_home),
     "never turn the unplaced away": mutant(Scheduler, "tick", nothing),
     "place nothing when a worker returns": mutant(
-        Scheduler, "expose", lambda s, now, w: s.ledger.queues.update({w: WorkerQueue(w)}) or []
+        Scheduler,
+        "_open",
+        lambda s, _, queues: s.ledger.queues.update((q.worker, q) for q in queues) or [],
     ),
 }
 

@@ -1,9 +1,12 @@
 """The controller's decisions as one state machine: ``step(now, event) → commands``.
 
     events ──► ranks: who is up ──► Fleet ──── a worker serves, or not ────┐
-          └──► requests, reports of blocks ───────────────────► Scheduler ◄┘ ──► commands
+          │                          ▲                                     ▼
+          ├──► splits and merges ──► Operations ─── drain, resume ──► Scheduler ──► commands
+          └──► requests, reports of blocks ──────────────────────────►─┘
 
-``fleet.py`` says which workers serve, ``scheduler.py`` which request runs where. The loss of a
+``fleet.py`` says which workers serve, ``scheduler.py`` which request runs where, ``reconfig.py``
+leads splits and merges through their phases. The loss of a
 rank ends every attempt that still needed it (``Lost``: its gateway submits it again, as the next
 attempt) and moves what waited to other workers.
 
@@ -17,8 +20,9 @@ from __future__ import annotations
 from typing import Any
 
 from vertumnusd.control.errors import IllegalEvent
-from vertumnusd.control.fleet import Fleet, parse_composition
+from vertumnusd.control.fleet import Fleet, Worker, parse_composition
 from vertumnusd.control.prefill_time import PrefillTime
+from vertumnusd.control.reconfig import Operations
 from vertumnusd.control.scheduler import Scheduler
 from vertumnusd.control.settings import Settings
 from vertumnusd.control.snapshot import snapshot
@@ -29,12 +33,17 @@ from vertumnusd.messages import (
     ControlCommand,
     ControlEvent,
     Done,
+    Drained,
     HandedOff,
+    Merge,
+    Parked,
     PrefillDone,
     RankDown,
     RankUp,
+    Returned,
     RoomMissing,
     Seated,
+    Split,
     Submit,
 )
 
@@ -50,27 +59,32 @@ class Controller:
             parse_composition(settings.composition, settings.cp_degrees, settings.ranks)
         )
         self._scheduler = Scheduler(settings, prefill_time, self._fleet)
+        self._operations = Operations(settings, self._fleet, self._scheduler)
         self._incarnations: dict[int, int] = {}  # of the ranks that are up, of both kinds
 
     def step(self, now: float, event: ControlEvent) -> list[ControlCommand]:
         """Let ``event`` happen at ``now``. Raises IllegalEvent, and then nothing happened."""
         commands = self._handle(now, event)
+        if self._operations.under_way:
+            commands += self._operations.advance(now)
         return [*commands, *self._scheduler.dispatch()]
 
     def tick(self, now: float) -> list[ControlCommand]:
-        """Let time pass: refuse what waited too long for a worker to serve."""
-        return self._scheduler.tick(now)
+        """Let time pass: call off what takes too long, refuse what waited too long."""
+        commands = [*self._operations.tick(now), *self._scheduler.tick(now)]
+        return [*commands, *self._scheduler.dispatch()]
 
     def next_deadline(self) -> float | None:
-        return self._scheduler.next_deadline()
+        deadlines = (self._scheduler.next_deadline(), self._operations.next_deadline())
+        return min((d for d in deadlines if d is not None), default=None)
 
     def idle(self) -> bool:
         """Whether everything is back to its base line: nothing queued, reserved or pinned by us."""
-        return self._scheduler.ledger.at_rest()
+        return not self._operations.under_way and self._scheduler.ledger.at_rest()
 
     def snapshot(self, now: float) -> dict[str, Any]:
         """What there is to see, ready for JSON."""
-        return snapshot(now, self._fleet, self._scheduler.ledger)
+        return snapshot(now, self._fleet, self._scheduler.ledger, self._operations)
 
     def _handle(self, now: float, event: ControlEvent) -> list[ControlCommand]:
         match event:
@@ -87,7 +101,9 @@ class Controller:
             case Cancel():
                 return self._scheduler.cancel(event)
             case RoomMissing():
-                self._scheduler.room_missing(event)
+                return self._scheduler.room_missing(now, event)
+            case Returned():
+                return self._scheduler.returned(now, event)
             case Seated():
                 return [*self._fleet.seat(event.term)]
             case RankUp():
@@ -96,6 +112,15 @@ class Controller:
                 return self._on_rank_down(now, event)
             case Adopted():
                 return self._on_adopted(now, event)
+            case Drained():
+                self._operations.drained(event)
+            case Parked():
+                self._check_rank(event.rank, "prefill")
+                return self._operations.parked(now, event)
+            case Split():
+                return self._operations.split(now, Worker(event.degree, event.base))
+            case Merge():
+                return self._operations.merge(now, Worker(event.degree, event.base))
         return []
 
     # --- ranks
@@ -135,6 +160,7 @@ class Controller:
             if withdrawn:
                 workers.append(self._fleet.worker_of(rank))
             commands += withdrawn
+        commands += self._operations.lose(now, ranks, reason)
         return [*commands, *self._scheduler.withdraw(now, workers, reason)]
 
     def _on_adopted(self, now: float, event: Adopted) -> list[ControlCommand]:
@@ -142,8 +168,9 @@ class Controller:
         exposed = self._fleet.adopted(event)
         if not exposed:
             return []
-        worker = self._fleet.worker_of(event.rank)
-        return [*exposed, *self._scheduler.expose(now, worker)]
+        workers = [Worker(each.degree, each.base) for each in exposed]
+        commands = [*exposed, *self._operations.exposed(now, workers)]
+        return [*commands, *self._scheduler.expose(now, workers)]
 
     def _on_blocks_changed(self, event: BlocksChanged) -> None:
         """A report of a rank that is down is late: what it held is gone."""

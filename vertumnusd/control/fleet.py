@@ -1,14 +1,18 @@
 """Workers: their geometry, the composition they form, and who serves.
 
 Ranks are grouped on a lattice: a worker of degree C starts at a multiple of C, so two workers
-are disjoint or one contains the other. The life of a worker (section 6 adds drain and park):
+are disjoint or one contains the other. The life of a worker:
 
-    WITHDRAWN ── all its ranks are up ──► ADOPTING ── all of them adopted ──► SERVING
-        ▲         (a new epoch)              │                                   │
-        └────────────── a rank is lost ──────┴───────────────────────────────────┘
+    WITHDRAWN ── all ranks up ──► ADOPTING ── all adopted ──► SERVING ◄─ resume ─ DRAINING
+      ▲   ▲     (a new epoch)        │                         │  │                 ▲ │  │
+      │   └──── a rank is lost ──────┴─────────────────────────┘  └───── drain ─────┘ │  │
+      ├──────── a rank is lost ◄──────────────────────────────────────────────────────┘  │
+      └──────── a rank is lost ── PARKING ◄───────────────────────────────────── park ───┘
+                                     └── replaced by other workers of the same ranks
 
-Epochs are allocated here, for all workers together, and only ever rise; what a rank says about
-any other epoch than its worker's present one is late and ignored.
+Which worker drains and parks, and what replaces it, is decided in ``reconfig.py``. Epochs are
+allocated here, for all workers together, and only ever rise; what a rank says about any other epoch
+than its worker's present one is late and ignored.
 """
 
 from __future__ import annotations
@@ -75,6 +79,14 @@ def parse_composition(text: str, cp_degrees: Sequence[int], ranks: int) -> tuple
     return _lay_out(counts)
 
 
+def parts(worker: Worker, cp_degrees: Iterable[int]) -> tuple[Worker, ...]:
+    """What a split leaves: the workers of the next smaller degree; none at the smallest."""
+    degree = max((degree for degree in cp_degrees if degree < worker.degree), default=0)
+    if not degree:
+        return ()
+    return tuple(Worker(degree, base) for base in range(worker.base, worker.ranks.stop, degree))
+
+
 def _lay_out(counts: Counter[int]) -> tuple[Worker, ...]:
     """Side by side, largest first: as each degree divides the next larger one, all are aligned."""
     workers: list[Worker] = []
@@ -95,29 +107,42 @@ class WorkerState(Enum):
     WITHDRAWN = "withdrawn"
     ADOPTING = "adopting"
     SERVING = "serving"
+    DRAINING = "draining"
+    PARKING = "parking"
 
 
 @dataclass(slots=True)
 class Standing:
-    """Where a worker is in its life, and the epoch it has adopted or is adopting."""
+    """Where a worker is in its life, and the epoch it has adopted or is adopting.
 
+    ``together``: the workers that are exposed when all of them have adopted.
+    """
+
+    together: tuple[Worker, ...]
     state: WorkerState = WorkerState.WITHDRAWN
     epoch: int = 0
     adopted: set[int] = field(default_factory=set)
 
 
 class Fleet:
-    """The workers of a composition, moved through their states by what happens to ranks."""
+    """The workers of the present composition, moved through their states."""
 
     def __init__(self, workers: Iterable[Worker]) -> None:
         self.term = 0
         self.epoch = 0
-        self.standings = {worker: Standing() for worker in workers}
+        self.standings = {worker: Standing((worker,)) for worker in workers}
         self._worker_of = {rank: worker for worker in self.standings for rank in worker.ranks}
         self._up: set[int] = set()
 
     def worker_of(self, rank: int) -> Worker:
         return self._worker_of[rank]
+
+    def serving(self) -> list[Worker]:
+        return [w for w, s in self.standings.items() if s.state is WorkerState.SERVING]
+
+    def serves(self, worker: Worker) -> bool:
+        standing = self.standings.get(worker)
+        return standing is not None and standing.state is WorkerState.SERVING
 
     def seat(self, term: int) -> list[AdoptWorker]:
         """Take the seat for ``term``; a controller sits for one term only."""
@@ -137,12 +162,12 @@ class Fleet:
         self._up.discard(rank)
         worker = self._worker_of[rank]
         standing = self.standings[worker]
-        served = standing.state is WorkerState.SERVING
+        served = standing.state in (WorkerState.SERVING, WorkerState.DRAINING)
         standing.state = WorkerState.WITHDRAWN
         return [Withdrawn(self.term, standing.epoch, worker.name, reason)] if served else []
 
     def adopted(self, event: Adopted) -> list[Exposed]:
-        """Count one rank's acknowledgement; the last one exposes the worker."""
+        """Count one rank's acknowledgement; the last one exposes the worker, or those together."""
         worker = self._worker_of[event.rank]
         standing = self.standings[worker]
         if (event.term, event.epoch) != (self.term, standing.epoch):
@@ -152,10 +177,50 @@ class Fleet:
         if standing.state is not WorkerState.ADOPTING:
             return []
         standing.adopted.add(event.rank)
-        if len(standing.adopted) < worker.degree:
+        if not all(len(self.standings[w].adopted) == w.degree for w in standing.together):
             return []
-        standing.state = WorkerState.SERVING
-        return [Exposed(self.term, standing.epoch, worker.name, worker.degree, worker.base)]
+        return [self._expose(worker) for worker in standing.together]
+
+    # --- splits and merges
+
+    def drain(self, worker: Worker) -> None:
+        assert self.serves(worker)
+        self.standings[worker].state = WorkerState.DRAINING
+
+    def resume(self, worker: Worker) -> None:
+        """Nothing has changed at its ranks, so it serves on under the epoch it has."""
+        assert self.standings[worker].state is WorkerState.DRAINING
+        self.standings[worker].state = WorkerState.SERVING
+
+    def park(self, worker: Worker) -> Withdrawn:
+        standing = self.standings[worker]
+        assert standing.state is WorkerState.DRAINING
+        standing.state = WorkerState.PARKING
+        return Withdrawn(self.term, standing.epoch, worker.name, "parked to be split or merged")
+
+    def new_epoch(self) -> int:
+        self.epoch += 1
+        return self.epoch
+
+    def replace(
+        self, before: Iterable[Worker], after: Iterable[Worker], *, at_once: bool
+    ) -> list[AdoptWorker]:
+        """Other workers of the same ranks take over, those whose ranks are up.
+
+        ``at_once``: they are exposed when all of them have adopted, else each by itself.
+        """
+        for worker in before:
+            del self.standings[worker]
+        after = tuple(after)
+        for worker in after:
+            self.standings[worker] = Standing(after if at_once else (worker,))
+            self._worker_of.update(dict.fromkeys(worker.ranks, worker))
+        return [command for worker in after for command in self._adopt(worker)]
+
+    def _expose(self, worker: Worker) -> Exposed:
+        standing = self.standings[worker]
+        standing.state, standing.together = WorkerState.SERVING, (worker,)
+        return Exposed(self.term, standing.epoch, worker.name, worker.degree, worker.base)
 
     def _adopt(self, worker: Worker) -> list[AdoptWorker]:
         """Start the worker under a fresh epoch, once there is a term and all its ranks are up."""
@@ -163,7 +228,6 @@ class Fleet:
         ready = self.term and self._up.issuperset(worker.ranks)
         if not ready or standing.state is not WorkerState.WITHDRAWN:
             return []
-        self.epoch += 1
-        standing.state, standing.epoch = WorkerState.ADOPTING, self.epoch
+        standing.state, standing.epoch = WorkerState.ADOPTING, self.new_epoch()
         standing.adopted.clear()
-        return [AdoptWorker(self.term, self.epoch, worker.degree, worker.base)]
+        return [AdoptWorker(self.term, standing.epoch, worker.degree, worker.base)]

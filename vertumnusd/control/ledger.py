@@ -17,7 +17,7 @@ from vertumnusd.control.homes import Homes
 from vertumnusd.control.request import Request, Stage
 from vertumnusd.control.settings import Settings
 from vertumnusd.control.worker_queue import Blocked, WorkerQueue
-from vertumnusd.messages import Done, HandedOff, PrefillDone, RoomMissing, Submit
+from vertumnusd.messages import Done, HandedOff, PrefillDone, Returned, RoomMissing, Submit
 
 NO_DECODE_RANK = -1
 
@@ -35,6 +35,7 @@ class Ledger:
         self.homes = Homes(settings)
         self.decode = DecodePools(settings)
         self.queues: dict[Worker, WorkerQueue] = {}
+        self.draining: dict[Worker, WorkerQueue] = {}  # nothing waits there, nor is placed
         self.requests: dict[str, Request] = {}
         self.unplaced: dict[str, Request] = {}  # in order of their deadlines
         self.queued_tokens = 0  # of requests not dispatched
@@ -56,7 +57,9 @@ class Ledger:
         self.queued_tokens += submit.input_tokens
         return request
 
-    def current(self, event: PrefillDone | RoomMissing | HandedOff | Done) -> Request | None:
+    def current(
+        self, event: PrefillDone | RoomMissing | Returned | HandedOff | Done
+    ) -> Request | None:
         """The request, if the event is about its present attempt and not late."""
         request = self.requests.get(event.request)
         if request is None or event.attempt < request.submit.attempt:
@@ -105,8 +108,12 @@ class Ledger:
         home = request.home
         self.release_home(request)
         self.release_decode(request)
-        self.queues[request.worker].take_back(request, home)
+        self.queue_of(request.worker).take_back(request, home)
         self.move(request, Stage.WAITING)
+
+    def queue_of(self, worker: Worker) -> WorkerQueue:
+        """The queue of a worker that serves or drains."""
+        return self.queues.get(worker) or self.draining[worker]
 
     def unbind(self, requests: Iterable[Request]) -> None:
         """Take queued requests from where they wait, to be placed again."""
@@ -118,7 +125,7 @@ class Ledger:
         """Leave the worker's queue. Who stood behind the request for decode room is tried again."""
         if request.worker is None or request.stage not in (Stage.WAITING, Stage.DISPATCHED):
             return
-        queue = self.queues[request.worker]
+        queue = self.queue_of(request.worker)
         if queue.blocked is Blocked.DECODE and queue.waiting[0] is request:
             self.unblock(Blocked.DECODE)
         queue.remove(request)
@@ -129,7 +136,7 @@ class Ledger:
             assert request.worker is not None
             self.homes.release(request.home, request.fresh_blocks)
             request.home = None
-            self.queues[request.worker].blocked = None
+            self.queue_of(request.worker).blocked = None
 
     def release_decode(self, request: Request) -> None:
         if request.decode_rank is not None:
@@ -154,6 +161,6 @@ class Ledger:
 
     def at_rest(self) -> bool:
         """Nothing is reserved, counted or queued: the base line."""
-        queues_empty = not any(queue.busy for queue in self.queues.values())
+        queues_empty = not self.draining and not any(q.busy for q in self.queues.values())
         nothing_kept = not (self.requests or self.unplaced or self.queued_tokens)
         return queues_empty and nothing_kept and self.homes.at_rest() and self.decode.at_rest()

@@ -10,6 +10,8 @@ workers: otherwise small requests could overtake a large one for ever.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from vertumnusd.control import admission
 from vertumnusd.control.errors import IllegalEvent
 from vertumnusd.control.fleet import Fleet, Worker
@@ -33,6 +35,7 @@ from vertumnusd.messages import (
     Placed,
     PrefillDone,
     Reject,
+    Returned,
     RoomMissing,
     Submit,
 )
@@ -87,17 +90,30 @@ class Scheduler:
             self.ledger.release_time(request)
             self.ledger.move(request, Stage.PREFILLED)
 
-    def room_missing(self, event: RoomMissing) -> None:
+    def room_missing(self, now: float, event: RoomMissing) -> list[ControlCommand]:
         """The request waits again where it stood, until its home has room."""
+        request = self._take_back(event)
+        if request is not None and request.worker in self.ledger.draining:
+            return self._place_again(now, [request])
+        return []
+
+    def returned(self, now: float, event: Returned) -> list[ControlCommand]:
+        """The request has not begun, and its worker drains, or did a moment ago."""
+        request = self._take_back(event)
+        return [] if request is None else self._place_again(now, [request])
+
+    def _take_back(self, event: RoomMissing | Returned) -> Request | None:
+        """Undo the dispatch. None if there is no more to do."""
         request = self.ledger.current(event)
         if request is None or request.stage.queued:
-            return
+            return None
         if request.stage is not Stage.DISPATCHED:
-            raise IllegalEvent(f"{request.name} has no room after its prefill")
+            raise IllegalEvent(f"{request.name} cannot wait again after its prefill")
         if request.cancelled:
             self.ledger.forget(request, "cancelled")
-        else:
-            self.ledger.take_back(request)
+            return None
+        self.ledger.take_back(request)
+        return request
 
     def handed_off(self, event: HandedOff) -> None:
         """The prefill ranks are free of it; of an aborted one perhaps without a PrefillDone."""
@@ -114,26 +130,63 @@ class Scheduler:
 
     # --- what happens to workers and ranks
 
-    def expose(self, now: float, worker: Worker) -> list[ControlCommand]:
-        """The worker serves: it takes its share of all that waits, here or without a place.
+    def expose(self, now: float, workers: Iterable[Worker]) -> list[ControlCommand]:
+        """The workers serve: they take their share of all that waits, here or without a place.
 
         Otherwise the first of several workers to return would get everything, and keep it.
         """
+        return self._open(now, [WorkerQueue(worker) for worker in workers])
+
+    def drain(self, now: float, workers: Iterable[Worker]) -> list[ControlCommand]:
+        """No more for these workers: what waits for them goes elsewhere, what they run ends."""
+        queues = {worker: self.ledger.queues[worker] for worker in workers}
+        waiting = [request for queue in queues.values() for request in queue.waiting]
+        self.ledger.unbind(waiting)
+        for worker, queue in queues.items():
+            del self.ledger.queues[worker]
+            self.ledger.draining[worker] = queue
+        return self._place_all(now, waiting)
+
+    def resume(self, now: float, workers: Iterable[Worker]) -> list[ControlCommand]:
+        """The drain was called off."""
+        return self._open(now, [self.ledger.draining.pop(worker) for worker in workers])
+
+    def owes_nothing(self, workers: Iterable[Worker]) -> bool:
+        """Whether all that was dispatched to these workers has left them."""
+        return not self._owed(set(workers))
+
+    def retire(self, workers: Iterable[Worker]) -> None:
+        """Drained workers go."""
+        for worker in workers:
+            assert not self.ledger.draining[worker].busy
+            del self.ledger.draining[worker]
+
+    def running_s(self, worker: Worker) -> float:
+        """Predicted time of what the worker runs now: how long a drain would take."""
+        running = self.ledger.queues[worker].dispatched[:1]
+        return sum(request.predicted_ns for request in running) / 1e9
+
+    def _open(self, now: float, queues: list[WorkerQueue]) -> list[ControlCommand]:
         waiting = [r for queue in self.ledger.queues.values() for r in queue.waiting]
         waiting += self.ledger.unplaced.values()
         self.ledger.unbind(waiting)
-        self.ledger.queues[worker] = WorkerQueue(worker)
+        self.ledger.queues.update((queue.worker, queue) for queue in queues)
         return self._place_all(now, waiting)
+
+    def _owed(self, workers: set[Worker]) -> list[Request]:
+        """What the prefill ranks of these workers still have to do with."""
+        owed = (Stage.DISPATCHED, Stage.PREFILLED)
+        requests = self.ledger.requests.values()
+        return [r for r in requests if r.stage in owed and r.worker in workers]
 
     def withdraw(self, now: float, workers: list[Worker], reason: str) -> list[ControlCommand]:
         """The workers are gone: what they ran is lost, what waited goes elsewhere."""
-        owed = (Stage.DISPATCHED, Stage.PREFILLED)
-        requests = self.ledger.requests.values()
-        lost = self._lose([r for r in requests if r.worker in workers and r.stage in owed], reason)
-        waiting = [r for worker in workers for r in self.ledger.queues[worker].waiting]
+        lost = self._lose(self._owed(set(workers)), reason)
+        waiting = [r for worker in workers for r in self.ledger.queue_of(worker).waiting]
         self.ledger.unbind(waiting)
         for worker in workers:
-            del self.ledger.queues[worker]
+            self.ledger.queues.pop(worker, None)
+            self.ledger.draining.pop(worker, None)
         return [*lost, *self._place_all(now, waiting)]
 
     def decode_rank_up(self, rank: int) -> None:
@@ -200,6 +253,10 @@ class Scheduler:
         return admission.refuse_oversized(self._settings, submit) or admission.refuse_overload(
             self._settings, submit, self.ledger.queued_tokens, shortest_s
         )
+
+    def _place_again(self, now: float, waiting: list[Request]) -> list[ControlCommand]:
+        self.ledger.unbind(waiting)
+        return self._place_all(now, waiting)
 
     def _place_all(self, now: float, unbound: list[Request]) -> list[ControlCommand]:
         unbound.sort(key=lambda request: request.arrival)

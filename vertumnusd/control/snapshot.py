@@ -7,14 +7,16 @@ from typing import Any
 
 from vertumnusd.control.fleet import Fleet, Standing, Worker, composition_name
 from vertumnusd.control.ledger import Ledger
+from vertumnusd.control.reconfig import Operations
 
 
-def snapshot(now: float, fleet: Fleet, ledger: Ledger) -> dict[str, Any]:
+def snapshot(now: float, fleet: Fleet, ledger: Ledger, operations: Operations) -> dict[str, Any]:
     return {
         "term": fleet.term,
         "epoch": fleet.epoch,
         "composition": composition_name(fleet.standings),
         "workers": [_worker(w, standing, ledger) for w, standing in fleet.standings.items()],
+        "operations": operations.snapshot(now),
         "homes": ledger.homes.snapshot(),
         "decode": ledger.decode.snapshot(),
         "waiting": _waiting(now, ledger),
@@ -23,7 +25,7 @@ def snapshot(now: float, fleet: Fleet, ledger: Ledger) -> dict[str, Any]:
 
 
 def _worker(worker: Worker, standing: Standing, ledger: Ledger) -> dict[str, Any]:
-    queue = ledger.queues.get(worker)
+    queue = ledger.queues.get(worker) or ledger.draining.get(worker)
     idle = {"queue_s": 0.0, "waiting": 0, "running": [], "blocked": ""}
     return {
         "name": worker.name,
