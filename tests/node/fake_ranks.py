@@ -232,7 +232,7 @@ class World:
 
     def submit(self, request: str, tokens: list[int], max_new_tokens: int) -> None:
         self.answers[request] = []
-        self.hub.submit(Job(request, tokens, max_new_tokens, Sampling(), (EOS,)))
+        self.hub.submit(Job(request, self.now, tokens, max_new_tokens, Sampling(), (EOS,)))
 
     def _chain(self, tokens: list[int], salt: bytes) -> bytes:
         return chain(tokens, BLOCK, salt)

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 import msgspec
+import trio
 
 from vertumnusd.node.api.fields import decode
 from vertumnusd.node.errors import RequestError
@@ -23,6 +24,7 @@ class Exchange:
 
     def __init__(self, connection: HttpConnection, head: Head) -> None:
         self.head = head
+        self.arrived = trio.current_time()
         self.tenant: Tenant = ANYONE
         self._connection = connection
         self._body = b""

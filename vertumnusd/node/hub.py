@@ -129,7 +129,7 @@ class Hub:
             max_new_tokens=job.max_new_tokens,
             sampling=job.sampling,
             stop_tokens=job.stop_tokens,
-            arrived=self._effects.now(),
+            arrived=job.arrived,
         )
         chain = self._effects.chain(job.tokens, job.salt)
         self._requests[job.request] = _Request(job, answering, chain)

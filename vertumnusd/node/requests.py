@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import trio
@@ -23,7 +23,7 @@ class Requests:
         self,
         model: ModelInfo,
         kv_capacity_tokens: int,
-        observe: Callable[[Answer], None],
+        observe: Callable[[Finished | Failed], None],
     ) -> None:
         self.model = model
         self.kv_capacity_tokens = kv_capacity_tokens
@@ -69,7 +69,8 @@ class Requests:
         self._answers[job.request] = send
         try:
             self._hub.submit(job)
-            yield _until_end(receive)
+            async with aclosing(_until_end(receive)) as answer:
+                yield answer
         finally:
             del self._answers[job.request]
             self._hub.leave(job.request)
@@ -77,7 +78,9 @@ class Requests:
             receive.close()
 
 
-async def _until_end(receive: trio.MemoryReceiveChannel[Answer]) -> AsyncIterator[Answer]:
+async def _until_end(
+    receive: trio.MemoryReceiveChannel[Answer],
+) -> AsyncGenerator[Answer, None]:
     async for event in receive:
         yield event
         if isinstance(event, Finished | Failed):

@@ -19,9 +19,11 @@ class Job:
 
     ``max_new_tokens`` 0 prefills and keeps the prefix, drawing nothing. ``salt`` separates the
     prefix caches of tenants; it comes from the API key, never from the client's message.
+    ``arrived`` is when the door took it in (trio's clock): the answer's times count from there.
     """
 
     request: str  # unique, made by the server
+    arrived: float
     tokens: list[int]
     max_new_tokens: int
     sampling: Sampling

@@ -23,7 +23,6 @@ from vertumnusd.node.errors import invalid
 from vertumnusd.node.exchange import EventStream, Exchange
 from vertumnusd.node.gate import Gate
 from vertumnusd.node.generation import Outcome, Silence, generate, timings
-from vertumnusd.node.keys import Tenant
 from vertumnusd.node.service import Job
 
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
@@ -62,7 +61,7 @@ async def chat(exchange: Exchange, gate: Gate) -> None:
     refuse_unsupported(request, UNSUPPORTED)
     stops = request.stops()
     answer = _Answer(gate)
-    job = await _job(gate, request, exchange.tenant, answer.id)
+    job = await _job(gate, request, exchange, answer.id)
     if not request.stream:
         outcome = await generate(gate, job, stops, Silence())
         await exchange.json(answer.whole(outcome))
@@ -140,7 +139,7 @@ class _Deltas:
             await self._events.send(self._answer.part(speaker, None))
 
 
-async def _job(gate: Gate, request: ChatRequest, tenant: Tenant, id: str) -> Job:
+async def _job(gate: Gate, request: ChatRequest, exchange: Exchange, id: str) -> Job:
     messages = conversation(request.messages)
     context = gate.service.model.context_tokens
     if len(messages) > context:
@@ -152,9 +151,10 @@ async def _job(gate: Gate, request: ChatRequest, tenant: Tenant, id: str) -> Job
     ids = told.ids.tolist()
     return Job(
         request=id,
+        arrived=exchange.arrived,
         tokens=ids,
         max_new_tokens=output_room(gate, len(ids), asked, "messages"),
         sampling=request.sampling(request.seed),
         stop_tokens=() if request.ignore_eos else gate.tokens.stop_tokens,
-        salt=tenant.salt,
+        salt=exchange.tenant.salt,
     )

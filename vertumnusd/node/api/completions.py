@@ -24,7 +24,6 @@ from vertumnusd.node.exchange import EventStream, Exchange
 from vertumnusd.node.gate import Gate
 from vertumnusd.node.generation import Outcome, Silence, Sink, generate, timings
 from vertumnusd.node.http import PeerGone
-from vertumnusd.node.keys import Tenant
 from vertumnusd.node.service import Job
 
 UNSUPPORTED = {
@@ -52,7 +51,7 @@ async def complete(exchange: Exchange, gate: Gate) -> None:
     stops = request.stops()
     answer = _Answer(gate)
     jobs = [
-        _job(gate, request, exchange.tenant, f"{answer.id}-{index}", ids)
+        _job(gate, request, exchange, f"{answer.id}-{index}", ids)
         for index, ids in enumerate(await _prompts(gate, request))
     ]
     if not request.stream:
@@ -154,14 +153,17 @@ async def _prompt(gate: Gate, prompt: object, param: str) -> list[int]:
     return ids
 
 
-def _job(gate: Gate, request: CompletionRequest, tenant: Tenant, id: str, ids: list[int]) -> Job:
+def _job(
+    gate: Gate, request: CompletionRequest, exchange: Exchange, id: str, ids: list[int]
+) -> Job:
     return Job(
         request=id,
+        arrived=exchange.arrived,
         tokens=ids,
         max_new_tokens=output_room(gate, len(ids), request.max_tokens, "prompt"),
         sampling=request.sampling(request.seed),
         stop_tokens=() if request.ignore_eos else gate.tokens.stop_tokens,
-        salt=tenant.salt,
+        salt=exchange.tenant.salt,
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
+import trio
 from msgspec import Meta
 
 from vertumnusd.node.api.conversation import Message, conversation
@@ -157,6 +158,7 @@ async def ask(
     gate: Gate, tenant: Tenant, id: str, request: ResponseRequest, past: Remembered
 ) -> Asked:
     """Render and tokenise the conversation. Raises :class:`RequestError`."""
+    arrived = trio.current_time()
     messages = (*past.messages, *_input(request))
     if request.instructions:
         shown = [{"role": "system", "content": request.instructions}, *messages]
@@ -171,6 +173,7 @@ async def ask(
     most = 0 if request.generate is False else request.max_output_tokens
     job = Job(
         request=id,
+        arrived=arrived,
         tokens=ids,
         max_new_tokens=output_room(gate, len(ids), most, "input"),
         sampling=request.sampling(),
