@@ -6,7 +6,7 @@
           └──► requests, reports of blocks ──────────────────────────►─┘
 
 ``fleet.py`` says which workers serve, ``scheduler.py`` which request runs where, ``reconfig.py``
-leads splits and merges through their phases. The loss of a
+leads splits and merges through their phases, ``adaptation.py`` begins them. The loss of a
 rank ends every attempt that still needed it (``Lost``: its gateway submits it again, as the next
 attempt) and moves what waited to other workers.
 
@@ -19,6 +19,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
+from vertumnusd.control.adaptation import Adaptation
 from vertumnusd.control.errors import IllegalEvent
 from vertumnusd.control.fleet import Fleet, Worker, parse_composition
 from vertumnusd.control.prefill_time import PrefillTime
@@ -35,8 +38,10 @@ from vertumnusd.messages import (
     Done,
     Drained,
     HandedOff,
+    Hold,
     Merge,
     Parked,
+    Placed,
     PrefillDone,
     RankDown,
     RankUp,
@@ -60,6 +65,7 @@ class Controller:
         )
         self._scheduler = Scheduler(settings, prefill_time, self._fleet)
         self._operations = Operations(settings, self._fleet, self._scheduler)
+        self._adaptation = Adaptation(settings, self._fleet, self._scheduler, self._operations)
         self._incarnations: dict[int, int] = {}  # of the ranks that are up, of both kinds
 
     def step(self, now: float, event: ControlEvent) -> list[ControlCommand]:
@@ -70,12 +76,14 @@ class Controller:
         return [*commands, *self._scheduler.dispatch()]
 
     def tick(self, now: float) -> list[ControlCommand]:
-        """Let time pass: call off what takes too long, refuse what waited too long."""
-        commands = [*self._operations.tick(now), *self._scheduler.tick(now)]
+        """Let time pass: call off what takes too long, refuse what waited too long, adapt."""
+        parts = (self._operations, self._scheduler, self._adaptation)
+        commands = [command for part in parts for command in part.tick(now)]
         return [*commands, *self._scheduler.dispatch()]
 
     def next_deadline(self) -> float | None:
-        deadlines = (self._scheduler.next_deadline(), self._operations.next_deadline())
+        parts = (self._operations, self._scheduler, self._adaptation)
+        deadlines = (part.next_deadline() for part in parts)
         return min((d for d in deadlines if d is not None), default=None)
 
     def idle(self) -> bool:
@@ -84,16 +92,17 @@ class Controller:
 
     def snapshot(self, now: float) -> dict[str, Any]:
         """What there is to see, ready for JSON."""
-        return snapshot(now, self._fleet, self._scheduler.ledger, self._operations)
+        view = snapshot(now, self._fleet, self._scheduler, self._operations)
+        return {**view, "decision": msgspec.to_builtins(self._adaptation.last)}
 
     def _handle(self, now: float, event: ControlEvent) -> list[ControlCommand]:
         match event:
             case Submit():
-                return self._scheduler.submit(now, event)
+                return self._submit(now, event)
             case BlocksChanged():
                 self._on_blocks_changed(event)
             case PrefillDone():
-                self._scheduler.prefill_done(event)
+                self._scheduler.prefill_done(now, event)
             case HandedOff():
                 self._scheduler.handed_off(event)
             case Done():
@@ -105,6 +114,7 @@ class Controller:
             case Returned():
                 return self._scheduler.returned(now, event)
             case Seated():
+                self._adaptation.seat(now)
                 return [*self._fleet.seat(event.term)]
             case RankUp():
                 return self._on_rank_up(now, event)
@@ -121,7 +131,17 @@ class Controller:
                 return self._operations.split(now, Worker(event.degree, event.base))
             case Merge():
                 return self._operations.merge(now, Worker(event.degree, event.base))
+            case Hold():
+                self._adaptation.hold(now + event.hold_s)
         return []
+
+    def _submit(self, now: float, submit: Submit) -> list[ControlCommand]:
+        """What is placed is demand; what is placed again was counted before."""
+        commands = self._scheduler.submit(now, submit)
+        for command in commands:
+            if isinstance(command, Placed) and submit.attempt == 0:
+                self._adaptation.arrive(command)
+        return commands
 
     # --- ranks
 

@@ -76,7 +76,7 @@ def parse_composition(text: str, cp_degrees: Sequence[int], ranks: int) -> tuple
             f"composition {text!r} uses {used} ranks of {ranks}: its degrees ({allowed}) must sum"
             f" up to {ranks}"
         )
-    return _lay_out(counts)
+    return lay_out(counts)
 
 
 def parts(worker: Worker, cp_degrees: Iterable[int]) -> tuple[Worker, ...]:
@@ -87,7 +87,7 @@ def parts(worker: Worker, cp_degrees: Iterable[int]) -> tuple[Worker, ...]:
     return tuple(Worker(degree, base) for base in range(worker.base, worker.ranks.stop, degree))
 
 
-def _lay_out(counts: Counter[int]) -> tuple[Worker, ...]:
+def lay_out(counts: Counter[int]) -> tuple[Worker, ...]:
     """Side by side, largest first: as each degree divides the next larger one, all are aligned."""
     workers: list[Worker] = []
     base = 0

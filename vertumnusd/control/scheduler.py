@@ -21,6 +21,7 @@ from vertumnusd.control.prefill_time import PrefillTime
 from vertumnusd.control.prefix_trie import PrefixTrie
 from vertumnusd.control.request import Request, Stage
 from vertumnusd.control.settings import Settings
+from vertumnusd.control.slo import SloAccount
 from vertumnusd.control.worker_queue import Blocked, WorkerQueue
 from vertumnusd.messages import (
     HASH_BYTES,
@@ -47,6 +48,7 @@ class Scheduler:
     def __init__(self, settings: Settings, prefill_time: PrefillTime, fleet: Fleet) -> None:
         self.ledger = Ledger(settings)
         self.trie = PrefixTrie(settings.ranks, settings.home_ranks)
+        self.slo = SloAccount(settings.slo)
         self._settings = settings
         self._prefill_time = prefill_time
         self._policy = Policy(prefill_time, settings.beta, settings.lambda_)
@@ -80,13 +82,15 @@ class Scheduler:
         request.cancelled = True
         return [Abort(request.name, request.worker.name)]
 
-    def prefill_done(self, event: PrefillDone) -> None:
+    def prefill_done(self, now: float, event: PrefillDone) -> None:
         """The worker takes one more. Of an aborted prefill it only says that it is over."""
         request = self.ledger.current(event)
         if request is not None and request.stage is Stage.DISPATCHED:
             if not request.cancelled:
                 self.ledger.totals["input_tokens"] += request.input_tokens
                 self.ledger.totals["cached_tokens"] += event.cached_tokens
+                ttft_s = now - request.accepted_at
+                self.slo.record(request.input_tokens, event.cached_tokens, ttft_s)
             self.ledger.release_time(request)
             self.ledger.move(request, Stage.PREFILLED)
 
@@ -165,6 +169,9 @@ class Scheduler:
         """Predicted time of what the worker runs now: how long a drain would take."""
         running = self.ledger.queues[worker].dispatched[:1]
         return sum(request.predicted_ns for request in running) / 1e9
+
+    def waiting_tokens(self, worker: Worker) -> int:
+        return sum(request.input_tokens for request in self.ledger.queues[worker].waiting)
 
     def _open(self, now: float, queues: list[WorkerQueue]) -> list[ControlCommand]:
         waiting = [r for queue in self.ledger.queues.values() for r in queue.waiting]

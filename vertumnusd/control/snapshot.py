@@ -8,20 +8,29 @@ from typing import Any
 from vertumnusd.control.fleet import Fleet, Standing, Worker, composition_name
 from vertumnusd.control.ledger import Ledger
 from vertumnusd.control.reconfig import Operations
+from vertumnusd.control.scheduler import Scheduler
 
 
-def snapshot(now: float, fleet: Fleet, ledger: Ledger, operations: Operations) -> dict[str, Any]:
+def snapshot(
+    now: float, fleet: Fleet, scheduler: Scheduler, operations: Operations
+) -> dict[str, Any]:
+    ledger = scheduler.ledger
     return {
         "term": fleet.term,
         "epoch": fleet.epoch,
         "composition": composition_name(fleet.standings),
-        "workers": [_worker(w, standing, ledger) for w, standing in fleet.standings.items()],
+        "workers": [_worker(w, fleet.standings[w], ledger) for w in _by_rank(fleet)],
         "operations": operations.snapshot(now),
         "homes": ledger.homes.snapshot(),
         "decode": ledger.decode.snapshot(),
         "waiting": _waiting(now, ledger),
         "totals": dict(ledger.totals),
+        "slo": scheduler.slo.snapshot(),
     }
+
+
+def _by_rank(fleet: Fleet) -> list[Worker]:
+    return sorted(fleet.standings, key=lambda worker: worker.base)
 
 
 def _worker(worker: Worker, standing: Standing, ledger: Ledger) -> dict[str, Any]:
