@@ -329,8 +329,8 @@ class Daemon:
         metrics.set_workers((w["name"], w["degree"]) for w in serving)
         waiting = sum(r["phase"] == "waiting" for r in view["requests"])
         metrics.set_requests(len(view["requests"]) - waiting, waiting)
-        used = sum(h["cached_blocks"] + h["pinned_blocks"] for h in view["homes"])
-        metrics.set_kv_usage(used / (self._config.cluster.ranks * self._config.kv_blocks))
+        free = sum(home["free_blocks"] for home in view["homes"])
+        metrics.set_kv_usage(1 - free / (self._config.cluster.ranks * self._config.kv_blocks))
 
 
 def _settings(config: Config) -> Settings:
