@@ -202,8 +202,8 @@ class VirtualCluster:
 
     def _drained(self, lead: Lead) -> None:
         assert lead.draining is not None
-        term, epoch = lead.draining.term, lead.draining.epoch
-        self._answer(Drained(term, epoch, lead.worker.degree, lead.worker.base))
+        term, operation = lead.draining.term, lead.draining.operation
+        self._answer(Drained(term, operation, lead.worker.degree, lead.worker.base))
 
     def _resume(self, command: Resume) -> None:
         self._leads[Worker(command.degree, command.base)].draining = None
