@@ -278,7 +278,7 @@ def test_a_name_can_be_opened_again_right_after_its_close(worker: Worker, oracle
 
 def sampled(worker: Worker, tokens: list[int], new_tokens: int, position: int = 0) -> Run:
     """A run that draws by temperature, from ``position`` of the answer on."""
-    sampling = Sampling(temperature=0.8, top_p=0.95, seed=17)
+    sampling = Sampling(temperature=2.0, top_p=0.99, seed=17)
     run = worker.reserve(tokens)
     run.position = position
     worker.begin(run, sampling)

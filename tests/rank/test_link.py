@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ import pytest
 from driver import GREEDY, Host, Peer, Shape, Worker, host
 
 from vertumnusd.messages import Begin, FromRank, Open, RankFault, Release, Step
+from vertumnusd.rank.link import Link
 
 pytestmark = pytest.mark.ranks
 
@@ -86,6 +88,15 @@ def test_a_prefix_that_is_not_held_ends_the_rank(expendable: Host) -> None:
     run = worker.reserve([1] * 9)
     worker.send(Begin(1, worker.epoch, run.request, b"\1\0\0\0", 8, run.block_ids, 0, 0, GREEDY, 0))
     assert "block 0 of 2 cached is not held" in fault(worker.peers[0])
+
+
+def test_a_message_to_a_daemon_that_is_gone_ends_the_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    with ours, pytest.raises(SystemExit) as end:
+        Link(ours).send(RankFault(0, "nobody will read this"))
+    assert end.value.code == 0
 
 
 def test_the_start_must_come_first(unstarted: Peer) -> None:
