@@ -1,4 +1,4 @@
-"""The one command: ``vertumnusd serve | demo | simulate | status | config``.
+"""The one command: ``vertumnusd serve | demo | simulate | reproduce | status | config``.
 
 Exit status: 0 done or drained, 1 fault, 2 usage or configuration, 3 port in use, 4 ranks failed to
 start. Flags win over the file, the file over the defaults.
@@ -62,6 +62,7 @@ def _parser() -> Parser:
     _add_serve(commands)
     _add_demo(commands)
     _add_simulate(commands)
+    _add_reproduce(commands)
     _add_status(commands)
     _add_config(commands)
     return parser
@@ -91,6 +92,15 @@ def _add_simulate(commands: Any) -> None:
     parser = commands.add_parser("simulate", help="replay a trace on GPUs", allow_abbrev=False)
     add_simulate(parser)
     parser.set_defaults(run=_simulate)
+
+
+def _add_reproduce(commands: Any) -> None:
+    from vertumnusd.simulate.arguments import add_reproduce
+
+    text = "run the whole evaluation and write docs/benchmarks.md"
+    parser = commands.add_parser("reproduce", help=text, allow_abbrev=False)
+    add_reproduce(parser)
+    parser.set_defaults(run=_reproduce)
 
 
 def _add_status(commands: Any) -> None:
@@ -134,6 +144,12 @@ def _simulate(arguments: argparse.Namespace) -> int:
     from vertumnusd.simulate.command import simulate
 
     return simulate(arguments)
+
+
+def _reproduce(arguments: argparse.Namespace) -> int:
+    from vertumnusd.simulate.reproduce import reproduce
+
+    return reproduce(arguments)
 
 
 def _status(arguments: argparse.Namespace) -> int:

@@ -38,3 +38,13 @@ def _positive(text: str) -> float:
     if not 0 < value < float("inf"):
         raise ValueError
     return value
+
+
+def add_reproduce(parser: argparse.ArgumentParser) -> None:
+    """The flags of ``vertumnusd reproduce``."""
+    add = parser.add_argument
+    add("--traces", type=Path, metavar="DIR", help="Mooncake traces; else loads are generated")
+    add("--tables", type=Path, metavar="DIR", help="measured prefill times to fit, csv")
+    add("--out", type=Path, metavar="DIR", default=Path("docs"), help="gets benchmarks.md, plots/")
+    add("--quick", action="store_true", help="a small part of it, in two minutes")
+    add("--jobs", type=int, default=2, help="processes")

@@ -17,6 +17,8 @@ class Choice:
     weight: float = 0.0  # overlap-cost
     reconfigures: bool = False  # ours, paper: the composition follows the load
     replicates: bool = False  # ours, paper: Algorithms 1 and 2
+    hold_windows: int = 0  # windows in a row that must speak for a conversion; 0: the default
+    min_requests: int = 0  # requests in these windows; 0: the default
 
     @property
     def label(self) -> str:
@@ -26,6 +28,8 @@ class Choice:
             "cache": self.cache_threshold,
             "imbalance": self.imbalance,
             "weight": self.weight,
+            "windows": self.hold_windows,
+            "evidence": self.min_requests,
         }
         shown = [f"{name} {value:g}" for name, value in parameters.items() if value]
         return ", ".join([part for part in (self.composition, *shown) if part])

@@ -20,6 +20,8 @@ class Conditions:
     noise_sigma: float = 0.05
     outside_s: float = 0.030  # from the end of the prefill to the first token
     switch_s: float = 0.2  # from the last rank parked to the last one that adopted
+    # κ_C over the window, by degree (see capacity.py); none: what the controller assumes
+    capacity_shares: tuple[tuple[int, float], ...] = ()
 
     @property
     def kv_blocks(self) -> int:

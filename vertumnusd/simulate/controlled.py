@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from vertumnusd.control.settings import (
     ReconfigurationSettings,
     ReplicationSettings,
@@ -47,6 +49,17 @@ def settings(choice: Choice, conditions: Conditions) -> Settings:
         max_queue_s=NO_LIMIT,
         unplaced_wait_s=NO_LIMIT,
         policy="paper" if choice.policy == "paper" else "ours",
-        reconfiguration=ReconfigurationSettings(automatic=choice.reconfigures),
+        reconfiguration=_reconfiguration(choice, conditions),
         replication=ReplicationSettings(enabled=choice.replicates),
     )
+
+
+def _reconfiguration(choice: Choice, conditions: Conditions) -> ReconfigurationSettings:
+    settings = ReconfigurationSettings(
+        automatic=choice.reconfigures, capacity_shares=dict(conditions.capacity_shares)
+    )
+    if choice.hold_windows:
+        settings = replace(settings, hold_windows=choice.hold_windows)
+    if choice.min_requests:
+        settings = replace(settings, min_requests=choice.min_requests)
+    return settings

@@ -44,6 +44,8 @@ class Source:
     name: str
     path: Path | None = None
     phases: tuple[Phase, ...] = ()
+    seed: int = GENERATOR_SEED
+    rows_max: int = 0  # of a trace; 0: all
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +65,8 @@ def rows_of(source: Source, part: Part) -> Sequence[TraceRow]:
         first, second = halves(rows_of(source, Part.ALL))
         return first if part is Part.FIRST else second
     if source.path is not None:
-        return read_trace(source.path)
-    return generate(source.phases, GENERATOR_SEED)
+        return read_trace(source.path)[: source.rows_max or None]
+    return generate(source.phases, source.seed)
 
 
 def run_case(case: Case) -> Summary:

@@ -35,6 +35,7 @@ class Series(NamedTuple):
 
     name: str
     points: Sequence[tuple[float, Interval]]
+    marks_only: bool = False
 
 
 class Panel(NamedTuple):
@@ -43,12 +44,13 @@ class Panel(NamedTuple):
     y_label: str
     series: Sequence[Series]
     log_y: bool = False
-    y_max: float | None = None
+    borders: tuple[float, ...] = ()  # x of vertical lines
+    ticks: tuple[float, ...] = ()  # x of marks along the bottom
 
 
-def lines(path: Path, panels: Sequence[Panel], columns: int) -> None:
+def lines(path: Path, panels: Sequence[Panel], columns: int, width: float = 4.2) -> None:
     """Panels side by side with one legend below them."""
-    figure, axes = _figure(len(panels), columns)
+    figure, axes = _figure(len(panels), columns, width)
     for axis, panel in zip(axes, panels, strict=False):
         for series in panel.series:
             xs = [x for x, _ in series.points]
@@ -57,6 +59,8 @@ def lines(path: Path, panels: Sequence[Panel], columns: int) -> None:
             style: dict[str, Any] = {"color": COLOURS.get(series.name)}
             if series.name == "bound":
                 style["linestyle"] = ":"
+            if series.marks_only:
+                style["linestyle"] = "none"
             width = 2.2 if series.name in ("ours", "paper") else 1.2
             axis.errorbar(
                 xs, means, halves, label=series.name, marker="o", markersize=3.5,
@@ -77,7 +81,7 @@ class Bars(NamedTuple):
 
 
 def bars(path: Path, panels: Sequence[Bars], columns: int) -> None:
-    figure, axes = _figure(len(panels), columns)
+    figure, axes = _figure(len(panels), columns, 4.2)
     for axis, panel in zip(axes, panels, strict=False):
         width = 0.8 / len(panel.values)
         for k, (name, values) in enumerate(panel.values.items()):
@@ -91,7 +95,7 @@ def bars(path: Path, panels: Sequence[Bars], columns: int) -> None:
     _save(figure, axes, path, len(panels))
 
 
-def _figure(panels: int, columns: int) -> tuple[Any, list[Any]]:
+def _figure(panels: int, columns: int, width: float) -> tuple[Any, list[Any]]:
     try:
         import matplotlib
     except ImportError as error:
@@ -101,7 +105,7 @@ def _figure(panels: int, columns: int) -> tuple[Any, list[Any]]:
 
     rows = -(-panels // columns)
     figure, grid = pyplot.subplots(
-        rows, columns, figsize=(4.2 * columns, 3.1 * rows + 0.6), squeeze=False
+        rows, columns, figsize=(width * columns, 3.1 * rows + 0.6), squeeze=False
     )
     return figure, list(grid.flat)
 
@@ -115,8 +119,13 @@ def _dress(axis: Any, panel: Panel) -> None:
     axis.spines[["top", "right"]].set_visible(False)
     if panel.log_y:
         axis.set_yscale("log")
-    if panel.y_max is not None:
-        axis.set_ylim(0, panel.y_max)
+    for x in panel.borders:
+        axis.axvline(x, color="#adb5bd", linestyle=":", linewidth=1)
+    if panel.ticks:
+        axis.plot(
+            panel.ticks, [0.02] * len(panel.ticks), "|", color=COLOURS["paper"], markersize=9,
+            transform=axis.get_xaxis_transform(),
+        )  # fmt: skip
 
 
 def _save(figure: Any, axes: Sequence[Any], path: Path, panels: int) -> None:

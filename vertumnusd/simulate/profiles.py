@@ -58,21 +58,31 @@ def measured(path: Path, variant: str) -> Profile:
     return Profile(name, PrefillTime(shared, single), Table(measurements).interpolate_s)
 
 
+def variants_of(path: Path) -> list[str]:
+    """The variants in a table; one without a name if it has no such column."""
+    return sorted({row.get("variant", "") for _, row in _table_rows(path)})
+
+
 def read_table(path: Path, variant: str) -> list[Measurement]:
     """The rows of one variant (all, if the table has none). Raises ConfigError with the line."""
+    rows = _table_rows(path)
+    chosen = [(line, row) for line, row in rows if row.get("variant", "") == variant]
+    if not chosen:
+        known = ", ".join(variants_of(path))
+        raise ConfigError(f"{path}: no variant {variant!r}; known: {known or 'none'}")
+    return [_measurement(f"{path}:{line}", row) for line, row in chosen]
+
+
+def _table_rows(path: Path) -> list[tuple[int, dict[str, str]]]:
+    """Each row with its line."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
             if missing := sorted(set(COLUMNS) - set(reader.fieldnames or ())):
                 raise ConfigError(f"{path}:1: no column {missing[0]}; expected are {COLUMNS}")
-            rows = [(reader.line_num, row) for row in reader]
+            return [(reader.line_num, row) for row in reader]
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
-    variants = sorted({row["variant"] for _, row in rows if "variant" in row})
-    chosen = [(line, row) for line, row in rows if row.get("variant", "") == variant]
-    if not chosen:
-        raise ConfigError(f"{path}: no variant {variant!r}; known: {', '.join(variants) or 'none'}")
-    return [_measurement(f"{path}:{line}", row) for line, row in chosen]
 
 
 def _measurement(where: str, row: Mapping[str, str]) -> Measurement:

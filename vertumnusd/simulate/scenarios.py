@@ -1,0 +1,153 @@
+"""Loads that change, and what reconfiguration brings under them.
+
+Four scenarios, fixed before they were ever run. ``six phases`` follows the shape of the published
+experiment: low and high load in turn, short and long inputs in turn. ``day`` rises and falls
+slowly with one mix of lengths; ``drift`` keeps its load while inputs grow long and short again;
+``flicker`` changes faster than a window, so that every conversion comes too late: it is here to
+show what reconfiguration costs.
+
+Rates are shares of what the pool could serve of that phase's workload (``rate_limit``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from vertumnusd.simulate.capacity import capacity_shares
+from vertumnusd.simulate.choice import Choice, adaptive
+from vertumnusd.simulate.conditions import Conditions
+from vertumnusd.simulate.evaluation import Scale, rate_limit
+from vertumnusd.simulate.experiment import (
+    GENERATOR_SEED,
+    Case,
+    Part,
+    Runner,
+    Source,
+    rows_of,
+)
+from vertumnusd.simulate.generate import Phase
+from vertumnusd.simulate.outcome import Conversion, Summary
+from vertumnusd.simulate.policies import compositions, run_policy
+from vertumnusd.simulate.traces import arrivals
+
+LOW, MIDDLE, HIGH = 0.3, 0.5, 0.75
+BIN_S = 10.0  # of the timeline
+EVIDENCE = {1: 300, 2: 600, 3: 1_000}  # windows in a row → requests that must have come in them
+
+SCENARIOS: Mapping[str, tuple[tuple[float, float, str], ...]] = {
+    "six phases": (
+        (150.0, LOW, "conversation"),
+        (150.0, HIGH, "short"),
+        (150.0, LOW, "long"),
+        (150.0, HIGH, "tool-agent"),
+        (150.0, MIDDLE, "long"),
+        (150.0, HIGH, "conversation"),
+    ),
+    "day": tuple(
+        (120.0, load, "conversation") for load in (LOW, 0.45, 0.6, HIGH, HIGH, 0.6, 0.45, LOW)
+    ),
+    "drift": tuple(
+        (150.0, MIDDLE, kind) for kind in ("short", "conversation", "long", "conversation", "short")
+    ),
+    "flicker": ((8.0, HIGH, "short"), (8.0, MIDDLE, "long")) * 45,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    name: str
+    phases: tuple[Phase, ...]
+
+    def source(self, seed: int) -> Source:
+        return Source(self.name, phases=self.phases, seed=GENERATOR_SEED + seed)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Mean TTFT of the requests that arrived in each ``BIN_S``, and the conversions."""
+
+    ttft_s: tuple[float, ...]
+    conversions: tuple[Conversion, ...]
+
+
+# Role → the choice that plays it, and its summaries.
+Roles = dict[str, tuple[Choice, list[Summary]]]
+
+
+def scenarios(conditions: Conditions, scale: Scale) -> list[Scenario]:
+    limits = lru_cache(lambda kind: _limit(kind, conditions))
+    return [
+        Scenario(
+            name,
+            tuple(
+                Phase(seconds * scale.seconds_factor, load * limits(kind), kind)
+                for seconds, load, kind in parts
+            ),
+        )
+        for name, parts in SCENARIOS.items()
+    ]
+
+
+def _limit(kind: str, conditions: Conditions) -> float:
+    return rate_limit(Source(kind, phases=(Phase(100.0, 20.0, kind),)), conditions)
+
+
+def profiled(scenario: Scenario, conditions: Conditions) -> Conditions:
+    rows = rows_of(scenario.source(-1), Part.ALL)
+    return replace(conditions, capacity_shares=capacity_shares(rows, conditions))
+
+
+def play(runner: Runner, scenario: Scenario, conditions: Conditions, scale: Scale) -> Roles:
+    """Fixed and following compositions; parameters tuned on another draw of the same scenario."""
+    tuning = scenario.source(-1)
+    fixed = [Choice("mix", composition) for composition in compositions(conditions)]
+    first = Source(f"{scenario.name}, first phase", phases=scenario.phases[:1], seed=tuning.seed)
+    start = _best(runner, first, fixed, conditions).composition
+    best = _best(runner, tuning, fixed, conditions).composition
+    roles = {
+        "homo-small": Choice("paper", fixed[0].composition),
+        "homo-large": Choice("paper", fixed[-1].composition),
+        "fixed as at the start": Choice("paper", start),
+        "fixed, best in hindsight": Choice("paper", best),
+    }
+    for name in ("paper", "ours"):
+        following = [
+            replace(adaptive(name, start), hold_windows=windows, min_requests=EVIDENCE[windows])
+            for windows in scale.tuned_windows
+        ]
+        roles[name] = _best(runner, tuning, following, conditions)
+    cases = {
+        role: [
+            Case(scenario.source(seed), Part.ALL, None, seed, choice, conditions)
+            for seed in range(scale.seeds)
+        ]
+        for role, choice in roles.items()
+    }
+    summaries = runner.run(scenario.name, [case for group in cases.values() for case in group])
+    return {
+        role: (roles[role], [summaries[case] for case in group]) for role, group in cases.items()
+    }
+
+
+def _best(
+    runner: Runner, source: Source, choices: Sequence[Choice], conditions: Conditions
+) -> Choice:
+    if len(choices) == 1:
+        return choices[0]
+    cases = [Case(source, Part.ALL, None, 1_000, choice, conditions) for choice in choices]
+    summaries = runner.run(f"tuning {source.name}", cases)
+    return min(cases, key=lambda case: summaries[case].mean_s).choice
+
+
+def timeline(scenario: Scenario, choice: Choice, conditions: Conditions) -> Timeline:
+    drawn = arrivals(rows_of(scenario.source(0), Part.ALL), 0, conditions.noise_sigma)
+    outcome = run_policy(choice, drawn, conditions)
+    bins = np.array([int(arrival.at_s / BIN_S) for arrival in drawn])
+    counts = np.bincount(bins)
+    sums = np.bincount(bins, weights=outcome.ttft_s)
+    means = np.divide(sums, counts, out=np.zeros_like(sums), where=counts > 0)
+    return Timeline(tuple(means.tolist()), tuple(outcome.conversions))
