@@ -102,7 +102,13 @@ class Scheduler:
         return []
 
     def returned(self, now: float, event: Returned) -> list[ControlCommand]:
-        """The request has not begun, and its worker drains, or did a moment ago."""
+        """The request has not begun, and its worker drains, or did a moment ago.
+
+        It can be elsewhere a moment later; of that worker a repeated event knows nothing.
+        """
+        known = self.ledger.requests.get(event.request)
+        if known is None or known.worker is None or known.worker.name != event.worker:
+            return []
         request = self._take_back(event)
         return [] if request is None else self._place_again(now, [request])
 

@@ -80,6 +80,7 @@ class Returned(Message, frozen=True):
 
     request: str
     attempt: int
+    worker: str
 
 
 class Drained(Message, frozen=True):

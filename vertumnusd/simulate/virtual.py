@@ -196,7 +196,7 @@ class VirtualCluster:
         lead.draining = command
         while lead.ahead:
             returned = lead.ahead.popleft()
-            self._answer(Returned(returned.request, returned.attempt))
+            self._answer(Returned(returned.request, returned.attempt, returned.worker))
         if lead.running is None:
             self._drained(lead)
 
