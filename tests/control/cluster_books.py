@@ -1,8 +1,9 @@
 """What a made-up cluster knows of itself: what is up, held, pinned and running.
 
 ``obey`` takes the controller's commands in, ``check`` asserts what must hold after every event:
-each request ends once, nothing is promised twice, workers are disjoint, epochs rise, no prefix is
-claimed that is not there, and the controller's view of the workers is right.
+each request ends once, nothing is promised twice, every rank is in one worker, epochs rise, none is
+parked that still works, no prefix is claimed that is not there, and the controller's view of the
+workers is right.
 """
 
 from __future__ import annotations
@@ -22,12 +23,19 @@ from vertumnusd.messages import (
     BlocksChanged,
     ControlCommand,
     ControlEvent,
+    Converted,
+    Converting,
     Dispatch,
+    DrainWorker,
     Exposed,
     Lost,
+    Park,
+    Parked,
     Placed,
     PrefillDone,
     Reject,
+    Resume,
+    Returned,
     RoomMissing,
     Submit,
     Withdrawn,
@@ -72,7 +80,9 @@ class Books:
         self.pools = [Pool() for _ in range(settings.ranks)]
         self.decode_up: set[int] = set()
         self.adopting: dict[Worker, AdoptWorker] = {}
-        self.unacknowledged: list[Adopted] = []
+        self.unacknowledged: list[Adopted | Parked] = []
+        self.draining: dict[str, DrainWorker] = {}  # exposed workers
+        self.converting: dict[int, Converting] = {}
         self.exposed: dict[str, AdoptWorker] = {}
         self.refused: dict[str, Run] = {}  # worker → what a home of it had no room for
         self.last_epoch = 0
@@ -124,8 +134,10 @@ class Books:
             self.refused.clear()  # these are no reason to try again what had no room
         if isinstance(event, RoomMissing):
             run = self.runs.pop(event.request)
-            if not run.aborted:
+            if not run.aborted and run.dispatch.worker not in self.draining:
                 self.refused[run.dispatch.worker] = run
+        if isinstance(event, Returned):
+            del self.runs[event.request]
 
     def lose_cancelled(self, affected: Callable[[Run], bool]) -> None:
         """Aborted runs that a loss takes along, of which the controller says nothing."""
@@ -140,12 +152,26 @@ class Books:
             case Exposed():
                 adopted = self.adopting.pop(Worker(command.degree, command.base))
                 assert adopted.epoch == command.epoch
-                assert not [a for a in self.unacknowledged if a.epoch == command.epoch]
+                assert not self._unacknowledged(command.epoch)
                 self.exposed[command.worker] = adopted
+            case Converting():
+                self.converting[command.operation] = command
+            case DrainWorker():
+                assert self.exposed[command.worker].epoch == command.epoch
+                assert command.worker not in self.draining
+                self.draining[command.worker] = command
+            case Resume():
+                assert self.exposed[command.worker].epoch == command.epoch
+                del self.draining[command.worker]
+            case Park():
+                self._park(command)
+            case Converted():
+                self._convert(command)
             case Withdrawn():
                 self._withdraw(command)
             case Placed():
                 assert command.worker in self.exposed
+                assert command.worker not in self.draining
                 assert not self.clients[command.request].ends
                 assert command.request not in self.runs
             case Dispatch():
@@ -165,16 +191,50 @@ class Books:
 
     def _adopt(self, command: AdoptWorker) -> None:
         worker = Worker(command.degree, command.base)
-        assert command.epoch > self.last_epoch
-        assert command.term == 1
+        self._take_epoch(command)
         assert all(self.pools[rank].up for rank in worker.ranks)
-        self.last_epoch = command.epoch
+        if any(worker.name in c.after for c in self.converting.values()):
+            assert not any(
+                isinstance(a, Parked) and a.rank in worker.ranks for a in self.unacknowledged
+            )
         self.adopting[worker] = command
         for rank in worker.ranks:
             self.unacknowledged.append(Adopted(rank, 1, command.epoch, worker.degree))
 
+    def _park(self, command: Park) -> None:
+        worker = Worker(command.degree, command.base)
+        assert worker.name not in self.exposed
+        if not self._unacknowledged(command.epoch):
+            self._take_epoch(command)
+        for rank in worker.ranks:
+            self.unacknowledged.append(Parked(rank, 1, command.epoch))
+
+    def _take_epoch(self, command: AdoptWorker | Park) -> None:
+        assert command.term == 1
+        assert command.epoch > self.last_epoch
+        self.last_epoch = command.epoch
+
+    def _unacknowledged(self, epoch: int) -> list[Adopted | Parked]:
+        return [ack for ack in self.unacknowledged if ack.epoch == epoch]
+
+    def _convert(self, command: Converted) -> None:
+        """An operation is over. What the ranks still acknowledge of it is late."""
+        del self.converting[command.operation]
+        if command.outcome == "exposed":
+            assert set(command.after) <= self.exposed.keys()
+            return
+        self.adopting = {w: c for w, c in self.adopting.items() if w.name not in command.after}
+
+    def owed(self, worker: str, epoch: int) -> list[Run]:
+        """What the worker's ranks, under this epoch, still have to do with."""
+        runs = self.runs.values()
+        here = [r for r in runs if (r.dispatch.worker, r.dispatch.epoch) == (worker, epoch)]
+        return [run for run in here if run.stage != "decoding"]
+
     def _withdraw(self, command: Withdrawn) -> None:
         del self.exposed[command.worker]
+        if self.draining.pop(command.worker, None) and "parked" in command.reason:
+            assert not self.owed(command.worker, command.epoch)
         self.lose_cancelled(
             lambda run: run.dispatch.worker == command.worker and run.stage != "decoding"
         )
@@ -185,6 +245,7 @@ class Books:
         assert dispatch.request not in self.runs
         assert dispatch.attempt == client.submit.attempt
         assert self.exposed[dispatch.worker].epoch == dispatch.epoch
+        assert dispatch.worker not in self.draining
         run = Run(dispatch, client.submit)
         self._check_prediction(run)
         self._check_decode_blocks(run)
@@ -226,6 +287,8 @@ class Books:
         in_use = [*self.adopting, *(Worker(c.degree, c.base) for c in self.exposed.values())]
         ranks = [rank for worker in in_use for rank in worker.ranks]
         assert len(ranks) == len(set(ranks))
+        shown = [rank for view in views for rank in view["ranks"]]
+        assert sorted(shown) == list(range(self.settings.ranks))
         for view in views:
             there = [run for run in live if run.dispatch.worker == view["name"]]
             unfinished = [run for run in there if run.stage in ("admitted", "prefilling")]
@@ -234,8 +297,10 @@ class Books:
             assert sorted(view["running"]) == sorted(run.submit.request for run in unfinished)
             assert view["queue_s"] >= predicted_s - 1e-6
             assert view["waiting"] or view["queue_s"] <= predicted_s + 1e-6
-            assert (view["state"] == "serving") == (view["name"] in self.exposed)
-            assert view["state"] == "serving" or all(r.stage == "decoding" for r in there)
+            assert (view["state"] in ("serving", "draining")) == (view["name"] in self.exposed)
+            assert (view["state"] == "draining") == (view["name"] in self.draining)
+            assert view["name"] in self.exposed or all(r.stage == "decoding" for r in there)
+            assert view["state"] == "serving" or not view["waiting"]
 
     def _check_homes(self, live: list[Run]) -> None:
         for home in range(0, self.settings.ranks, self.settings.home_ranks):

@@ -10,10 +10,13 @@ from __future__ import annotations
 import json
 import random
 
+import pytest
 from cluster_books import Books, Client, Pool, Run, split
 from scenario import PREFILL_TIME, blocks, settings
 
-from vertumnusd.control.controller import Controller, Settings
+from vertumnusd.control.controller import Controller, IllegalEvent, Settings
+from vertumnusd.control.fleet import Worker, lattice, parts
+from vertumnusd.control.settings import ReconfigurationSettings
 from vertumnusd.messages import (
     Abort,
     BlocksChanged,
@@ -21,13 +24,18 @@ from vertumnusd.messages import (
     ControlCommand,
     ControlEvent,
     Done,
+    Drained,
     HandedOff,
+    Hold,
+    Merge,
     PrefillDone,
     RankDown,
     RankUp,
     Reject,
+    Returned,
     RoomMissing,
     Seated,
+    Split,
     Submit,
 )
 
@@ -48,7 +56,7 @@ class World:
         self.books = Books(self.settings)
         self.now = 0.0
         self.incarnations = 0
-        self.past: list[PrefillDone | HandedOff | Done | RoomMissing] = []
+        self.past: list[PrefillDone | HandedOff | Done | RoomMissing | Returned] = []
         self.happen(Seated(1))
 
     def _settings(self) -> Settings:
@@ -63,14 +71,25 @@ class World:
             max_queue_tokens=choose((300, 2000)),
             max_queue_s=choose((3.0, 30.0)),
             unplaced_wait_s=5.0,
+            reconfiguration=ReconfigurationSettings(
+                automatic=choose((True, False)),
+                window_s=4.0,
+                long_tokens=100,
+                long_shift=0.2,
+                hold_windows=1,
+                min_requests=3,
+                dwell_s=choose((0.0, 8.0)),
+                drain_deadline_s=choose((2.0, 20.0)),
+                switch_deadline_s=choose((2.0, 20.0)),
+            ),
         )
 
     def play(self, actions: int) -> None:
         kinds = (
             *[self.submit] * 7,
             *[self.progress] * 12,
-            *[self.acknowledge, self.rank_up] * 4,
-            *[self.cancel, self.pass_time, self.foreign_pin, self.late_event] * 2,
+            *[self.acknowledge, self.rank_up, self.finish_drain] * 4,
+            *[self.cancel, self.pass_time, self.foreign_pin, self.late_event, self.convert] * 2,
             *[self.kill, self.restart],
         )
         for _ in range(actions):
@@ -84,8 +103,10 @@ class World:
         for _ in range(PATIENCE):
             self.rank_up()
             self.acknowledge()
+            self.finish_drain()
             self.progress()
-            if not (books.waiting() or books.runs or books.unacknowledged or books.down()):
+            busy = books.waiting() or books.runs or books.unacknowledged or books.converting
+            if not (busy or books.down()):
                 break
         self._check_base_line()
 
@@ -94,7 +115,7 @@ class World:
         for client in self.books.clients.values():
             assert len(client.ends) == 1, client
         assert self.controller.idle()
-        assert self.controller.next_deadline() is None
+        assert self.settings.reconfiguration.automatic or self.controller.next_deadline() is None
         view = json.loads(json.dumps(self.controller.snapshot(self.now)))
         assert all(worker["queue_s"] == 0 for worker in view["workers"])
         assert all(home["reserved_blocks"] == 0 for home in view["homes"])
@@ -133,6 +154,9 @@ class World:
             self._wind_down(run)
         elif run.aborted and self.random.random() < 0.5:
             self._end_aborted(run)
+        elif run.stage == "admitted" and self._may_return(run):
+            submit = run.submit
+            self.happen(Returned(submit.request, submit.attempt, run.dispatch.worker))
         elif run.stage == "admitted":
             self._start(run)
         elif run.stage == "prefilling":
@@ -141,6 +165,31 @@ class World:
             self._hand_off(run)
         else:
             self._end(run)
+
+    def _may_return(self, run: Run) -> bool:
+        return run.dispatch.worker in self.books.draining and self.random.random() < 0.5
+
+    def convert(self) -> None:
+        """An operator asks for some split or merge, possible or not."""
+        worker = self.random.choice(lattice(self.settings.cp_degrees, self.settings.ranks))
+        smaller = parts(worker, self.settings.cp_degrees)
+        for event, before in ((Split, [worker]), (Merge, smaller)):
+            if smaller and all(self._serves(each) for each in before):
+                self.happen(event(worker.degree, worker.base))
+                return
+            with pytest.raises(IllegalEvent):
+                self.controller.step(self.now, event(worker.degree, worker.base))
+
+    def _serves(self, worker: Worker) -> bool:
+        return worker.name in self.books.exposed.keys() - self.books.draining.keys()
+
+    def finish_drain(self) -> None:
+        """The lead of a draining worker owes nothing any more, and says so; perhaps once more."""
+        draining = self.books.draining.values()
+        ready = [drain for drain in draining if not self.books.owed(drain.worker, drain.epoch)]
+        if ready:
+            drain = self.random.choice(ready)
+            self.happen(Drained(1, drain.operation, drain.degree, drain.base))
 
     def kill(self) -> None:
         """A rank dies, perhaps with others of its kind."""
@@ -177,6 +226,9 @@ class World:
         assert bool(commands) == (deadline is not None and deadline <= self.now)
         for command in commands:
             self.books.obey(command)
+        self.books.check(self.controller.snapshot(self.now))
+        if self.random.random() < 0.1:
+            self.happen(Hold(self.random.choice((0.0, 10.0))))
 
     def foreign_pin(self) -> None:
         """Something the controller does not know of takes, or gives back, a part of a pool."""
@@ -300,10 +352,10 @@ class World:
         for command in commands:
             self.books.obey(command)
         self.books.check(self.controller.snapshot(self.now))
-        if isinstance(event, PrefillDone | HandedOff | Done | RoomMissing):
+        if isinstance(event, PrefillDone | HandedOff | Done | RoomMissing | Returned):
             self.past.append(event)
         rejected = any(isinstance(command, Reject) for command in commands)
-        if self.random.random() < 0.1 and not rejected:
+        if self.random.random() < 0.1 and not (rejected or isinstance(event, Split | Merge)):
             self._expect_nothing(event)
         return commands
 

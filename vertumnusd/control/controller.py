@@ -180,8 +180,8 @@ class Controller:
             if withdrawn:
                 workers.append(self._fleet.worker_of(rank))
             commands += withdrawn
-        commands += self._operations.lose(now, ranks, reason)
-        return [*commands, *self._scheduler.withdraw(now, workers, reason)]
+        commands += self._scheduler.withdraw(now, workers, reason)
+        return [*commands, *self._operations.lose(now, ranks, reason)]
 
     def _on_adopted(self, now: float, event: Adopted) -> list[ControlCommand]:
         self._check_rank(event.rank, "prefill")

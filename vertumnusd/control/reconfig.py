@@ -239,7 +239,7 @@ class Operations:
             self._fleet.resume(worker)
             epoch = standings[worker].epoch
             resumes.append(Resume(self._fleet.term, epoch, worker.name, worker.degree, worker.base))
-        return [*resumes, *self._scheduler.resume(now, left)]
+        return [*resumes, *(self._scheduler.resume(now, left) if left else ())]
 
     def _conclude(self, now: float, operation: Operation, end: Phase, reason: str) -> Converted:
         phase, operation.phase = operation.phase, end
