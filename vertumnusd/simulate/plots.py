@@ -9,21 +9,25 @@ from typing import Any, NamedTuple
 from vertumnusd.simulate.report import Interval
 
 INSTALL = "plots need matplotlib: pip install 'vertumnusd[plots]'"
-COLOURS = {
-    "ours": "#b5179e",
-    "paper": "#e76f51",
-    "mix": "#f4a261",
-    "static": "#8d99ae",
-    "round-robin": "#adb5bd",
-    "least-loaded": "#6c757d",
-    "cache-aware": "#2a9d8f",
-    "overlap-cost": "#457b9d",
-    "bound": "#212529",
-    "homo-1": "#90be6d",
-    "homo-2": "#43aa8b",
-    "homo-4": "#577590",
-    "homo-8": "#277da1",
+# Policies that go together share a line style: the controller's, homogeneous pools, routers.
+STYLES: dict[str, dict[str, Any]] = {
+    "ours": {"color": "#b5179e", "linewidth": 2.4, "zorder": 5},
+    "paper": {"color": "#e85d04", "linewidth": 2.4, "zorder": 4},
+    "mix": {"color": "#ffba08", "linewidth": 1.4},
+    "static": {"color": "#6d4c41", "linewidth": 1.4},
+    "homo-1": {"color": "#95d5b2", "linestyle": "--"},
+    "homo-2": {"color": "#40916c", "linestyle": "--"},
+    "homo-4": {"color": "#1b7a8c", "linestyle": "--"},
+    "homo-8": {"color": "#0b2545", "linestyle": "--"},
+    "round-robin": {"color": "#adb5bd", "linestyle": "-."},
+    "least-loaded": {"color": "#6c757d", "linestyle": "-."},
+    "cache-aware": {"color": "#4895ef", "linestyle": "-."},
+    "overlap-cost": {"color": "#4361ee", "linestyle": "-."},
+    "bound": {"color": "#000000", "linestyle": ":"},
 }
+LOG_TICKS = (1.0, 2.0, 5.0)
+BOTTOM_INCHES = 0.6  # of a figure, for the legend
+LEGEND_INCHES = 1.7  # for one name in it
 
 
 class PlotsMissing(Exception):
@@ -44,6 +48,7 @@ class Panel(NamedTuple):
     y_label: str
     series: Sequence[Series]
     log_y: bool = False
+    y_max: float | None = None
     borders: tuple[float, ...] = ()  # x of vertical lines
     ticks: tuple[float, ...] = ()  # x of marks along the bottom
 
@@ -56,16 +61,11 @@ def lines(path: Path, panels: Sequence[Panel], columns: int, width: float = 4.2)
             xs = [x for x, _ in series.points]
             means = [value.mean for _, value in series.points]
             halves = [value.half for _, value in series.points]
-            style: dict[str, Any] = {"color": COLOURS.get(series.name)}
-            if series.name == "bound":
-                style["linestyle"] = ":"
+            style = {"linewidth": 1.2, **STYLES.get(series.name, {})}
             if series.marks_only:
-                style["linestyle"] = "none"
-            width = 2.2 if series.name in ("ours", "paper") else 1.2
-            axis.errorbar(
-                xs, means, halves, label=series.name, marker="o", markersize=3.5,
-                linewidth=width, capsize=2, **style,
-            )  # fmt: skip
+                style.update(linestyle="none", marker="D", markersize=6, markerfacecolor="none")
+            style = {"marker": "o", "markersize": 3, **style}
+            axis.errorbar(xs, means, halves, label=series.name, capsize=2, **style)
         _dress(axis, panel)
     _save(figure, axes, path, len(panels))
 
@@ -88,7 +88,7 @@ def bars(path: Path, panels: Sequence[Bars], columns: int) -> None:
             xs = [g - 0.4 + width * (k + 0.5) for g in range(len(panel.groups))]
             axis.bar(
                 xs, [v.mean for v in values], width, yerr=[v.half for v in values],
-                label=name, color=COLOURS.get(name), capsize=2,
+                label=name, color=STYLES.get(name, {}).get("color"), capsize=2,
             )  # fmt: skip
         axis.set_xticks(range(len(panel.groups)), panel.groups)
         _dress(axis, Panel(panel.title, "", panel.y_label, (), panel.log_y))
@@ -105,7 +105,7 @@ def _figure(panels: int, columns: int, width: float) -> tuple[Any, list[Any]]:
 
     rows = -(-panels // columns)
     figure, grid = pyplot.subplots(
-        rows, columns, figsize=(width * columns, 3.1 * rows + 0.6), squeeze=False
+        rows, columns, figsize=(width * columns, 3.1 * rows + BOTTOM_INCHES), squeeze=False
     )
     return figure, list(grid.flat)
 
@@ -118,14 +118,25 @@ def _dress(axis: Any, panel: Panel) -> None:
     axis.grid(alpha=0.25)
     axis.spines[["top", "right"]].set_visible(False)
     if panel.log_y:
-        axis.set_yscale("log")
+        _log_scale(axis)
+    if panel.y_max is not None:
+        axis.set_ylim(top=panel.y_max)
     for x in panel.borders:
         axis.axvline(x, color="#adb5bd", linestyle=":", linewidth=1)
     if panel.ticks:
-        axis.plot(
-            panel.ticks, [0.02] * len(panel.ticks), "|", color=COLOURS["paper"], markersize=9,
-            transform=axis.get_xaxis_transform(),
-        )  # fmt: skip
+        heights = [0.02] * len(panel.ticks)  # of the axis
+        style = {"marker": "|", "markersize": 9, "linestyle": "none", "color": "black"}
+        axis.plot(panel.ticks, heights, transform=axis.get_xaxis_transform(), **style)
+
+
+def _log_scale(axis: Any) -> None:
+    """Ticks at 1, 2 and 5 times the powers of ten, written as plain numbers."""
+    from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
+
+    axis.set_yscale("log")
+    axis.yaxis.set_major_locator(LogLocator(subs=LOG_TICKS))
+    axis.yaxis.set_major_formatter(FormatStrFormatter("%g"))
+    axis.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _save(figure: Any, axes: Sequence[Any], path: Path, panels: int) -> None:
@@ -137,11 +148,10 @@ def _save(figure: Any, axes: Sequence[Any], path: Path, panels: int) -> None:
     for axis in axes[:panels]:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             named.setdefault(label, handle)
-    figure.tight_layout(rect=(0, 0.45 / figure.get_figheight(), 1, 1))
-    figure.legend(
-        list(named.values()), list(named), loc="lower center", ncols=min(7, len(named)),
-        fontsize=8, frameon=False,
-    )  # fmt: skip
+    figure.tight_layout(rect=(0, BOTTOM_INCHES / figure.get_figheight(), 1, 1))
+    columns = max(1, int(figure.get_figwidth() / LEGEND_INCHES))
+    style = {"loc": "lower center", "ncols": columns, "fontsize": 8, "frameon": False}
+    figure.legend(list(named.values()), list(named), **style)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110, metadata={"Software": None})
     pyplot.close(figure)

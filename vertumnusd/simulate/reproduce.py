@@ -159,7 +159,7 @@ def _plot_speed_ups(path: Path, conditions: Conditions) -> None:
     ]
     series.sort(key=lambda line: int(line.name[:-1]))
     panel = Panel("prefill speed-up by input length", "degree", "× degree 1", series + published)
-    lines(path, [panel], columns=1)
+    lines(path, [panel], columns=1, width=6.0)
 
 
 Y_AXES: tuple[tuple[str, str, float, bool], ...] = (
@@ -178,7 +178,8 @@ def _plot_curves(path: Path, curves: Curves, loads: Sequence[Source]) -> None:
         for field, label, scale, logarithmic in Y_AXES:
             draw = _figures(here, field, scale)
             series = [Series(name, draw(name)) for name in names]
-            panels.append(Panel(source.name, "requests/s", label, series, logarithmic))
+            top = None if logarithmic else 101.0
+            panels.append(Panel(source.name, "requests/s", label, series, logarithmic, top))
     lines(path, panels, columns=len(Y_AXES))
 
 
