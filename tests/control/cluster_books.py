@@ -82,6 +82,7 @@ class Books:
         self.adopting: dict[Worker, AdoptWorker] = {}
         self.unacknowledged: list[Adopted | Parked] = []
         self.draining: dict[str, DrainWorker] = {}  # exposed workers
+        self.drained: set[str] = set()  # … whose leads said so
         self.converting: dict[int, Converting] = {}
         self.exposed: dict[str, AdoptWorker] = {}
         self.refused: dict[str, Run] = {}  # worker → what a home of it had no room for
@@ -160,6 +161,7 @@ class Books:
                 assert self.exposed[command.worker].epoch == command.epoch
                 assert command.worker not in self.draining
                 self.draining[command.worker] = command
+                self.drained.discard(command.worker)
             case Resume():
                 assert self.exposed[command.worker].epoch == command.epoch
                 del self.draining[command.worker]

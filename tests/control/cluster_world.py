@@ -42,6 +42,8 @@ from vertumnusd.messages import (
 GEOMETRIES = (
     {"cp_degrees": (1,), "composition": "3CP1", "ranks": 3, "home_ranks": 1},
     {"cp_degrees": (1, 2), "composition": "1CP2/2CP1", "ranks": 4, "home_ranks": 1},
+    {"cp_degrees": (1, 2, 4), "composition": "1CP4/1CP2/2CP1", "ranks": 8, "home_ranks": 1},
+    {"cp_degrees": (2, 4), "composition": "1CP4/2CP2", "ranks": 8, "home_ranks": 2},
     {"cp_degrees": (2, 4), "composition": "1CP4/1CP2", "ranks": 6, "home_ranks": 2},
     {"cp_degrees": (2,), "composition": "1CP2", "ranks": 2, "home_ranks": 1},
 )
@@ -58,6 +60,9 @@ class World:
         self.incarnations = 0
         self.past: list[PrefillDone | HandedOff | Done | RoomMissing | Returned] = []
         self.happen(Seated(1))
+        self.calm = self.random.random() < 0.5  # then everything is up, and little fails
+        while self.calm and self.books.down():
+            self._come_up(self.books.down()[0])
 
     def _settings(self) -> Settings:
         choose = self.random.choice
@@ -79,7 +84,7 @@ class World:
                 hold_windows=1,
                 min_requests=3,
                 dwell_s=choose((0.0, 8.0)),
-                drain_deadline_s=choose((2.0, 20.0)),
+                drain_deadline_s=choose((4.0, 40.0)),
                 switch_deadline_s=choose((2.0, 20.0)),
             ),
         )
@@ -88,12 +93,16 @@ class World:
         kinds = (
             *[self.submit] * 7,
             *[self.progress] * 12,
-            *[self.acknowledge, self.rank_up, self.finish_drain] * 4,
-            *[self.cancel, self.pass_time, self.foreign_pin, self.late_event, self.convert] * 2,
+            *[self.acknowledge] * 8,
+            *[self.rank_up, self.finish_drain] * 4,
+            *[self.pass_time, self.convert] * 3,
+            *[self.cancel, self.foreign_pin, self.late_event] * 2,
             *[self.kill, self.restart],
         )
         for _ in range(actions):
-            self.random.choice(kinds)()
+            act = self.random.choice(kinds)
+            if not self.calm or act not in (self.kill, self.restart) or self.random.random() < 0.1:
+                act()
 
     def drain(self) -> None:
         for rank, pool in enumerate(self.books.pools):
@@ -167,7 +176,10 @@ class World:
             self._end(run)
 
     def _may_return(self, run: Run) -> bool:
-        return run.dispatch.worker in self.books.draining and self.random.random() < 0.5
+        """A lead that has said it is drained takes nothing that comes late."""
+        worker = run.dispatch.worker
+        draining = worker in self.books.draining
+        return draining and (worker in self.books.drained or self.random.random() < 0.5)
 
     def convert(self) -> None:
         """An operator asks for some split or merge, possible or not."""
@@ -184,11 +196,19 @@ class World:
         return worker.name in self.books.exposed.keys() - self.books.draining.keys()
 
     def finish_drain(self) -> None:
-        """The lead of a draining worker owes nothing any more, and says so; perhaps once more."""
-        draining = self.books.draining.values()
-        ready = [drain for drain in draining if not self.books.owed(drain.worker, drain.epoch)]
+        """The lead of a draining worker owes nothing any more, and says so; perhaps once more.
+
+        What was dispatched to it may still be on its way.
+        """
+        books = self.books
+        ready = [
+            drain
+            for drain in books.draining.values()
+            if all(run.stage == "admitted" for run in books.owed(drain.worker, drain.epoch))
+        ]
         if ready:
             drain = self.random.choice(ready)
+            books.drained.add(drain.worker)
             self.happen(Drained(1, drain.operation, drain.degree, drain.base))
 
     def kill(self) -> None:
@@ -224,6 +244,8 @@ class World:
         deadline = self.controller.next_deadline()
         commands = self.controller.tick(self.now)
         assert bool(commands) == (deadline is not None and deadline <= self.now)
+        if commands:
+            self.books.refused.clear()
         for command in commands:
             self.books.obey(command)
         self.books.check(self.controller.snapshot(self.now))

@@ -13,10 +13,11 @@ from vertumnusd.control.fleet import Fleet
 from vertumnusd.control.homes import Homes
 from vertumnusd.control.ledger import Ledger
 from vertumnusd.control.prefix_trie import PrefixTrie
+from vertumnusd.control.reconfig import Operations
 from vertumnusd.control.request import Stage
 from vertumnusd.control.scheduler import Scheduler
 
-ACTIONS = 150
+ACTIONS = 200
 
 Patch = pytest.MonkeyPatch
 
@@ -27,7 +28,7 @@ def play(seed: int) -> None:
     world.drain()
 
 
-@pytest.mark.parametrize("seed", range(400))
+@pytest.mark.parametrize("seed", range(600))
 def test_random_script(seed):
     play(seed)
 
@@ -92,6 +93,40 @@ def _requeue_cancelled(scheduler, event):
     return None
 
 
+def _drop_queue(scheduler, now, workers, honest=Scheduler.drain):
+    for worker in workers:
+        scheduler.ledger.unbind(list(scheduler.ledger.queues[worker].waiting))
+    return honest(scheduler, now, workers)
+
+
+def _drain_nothing(scheduler, now, workers):
+    scheduler.ledger.draining.update((w, scheduler.ledger.queues[w]) for w in workers)
+    return []
+
+
+def _drained_by_one(operations, operation, honest=Operations._is_drained):
+    if operation.drained:
+        operation.drained.update(operation.before)
+    return honest(operations, operation)
+
+
+def _parked_by_one(operations, now, event, honest=Operations.parked):
+    for operation in operations.under_way.values():
+        operation.parked.update(operation.ranks)
+    return honest(operations, now, event)
+
+
+def _roll_back_same_epoch(operations, now, operation, reason, honest=Operations._roll_back):
+    fleet = operations._fleet
+    epochs = {fleet.standings[worker].epoch for worker in operation.present}
+    fleet.epoch = min(epochs) - 1
+    return honest(operations, now, operation, reason)
+
+
+def _replace_apart(fleet, before, after, *, at_once, honest=Fleet.replace):
+    return honest(fleet, before, after, at_once=False)
+
+
 MUTANTS = {
     "accept an old attempt": mutant(Ledger, "current", _any_attempt),
     "keep the time of a cancelled request": mutant(Ledger, "unbind", _no_time_of_queued),
@@ -114,6 +149,14 @@ MUTANTS = {
     "queue a cancelled request again": mutant(Scheduler, "_take_back", _requeue_cancelled),
     "take a home without the prefix": mutant(Scheduler, "_choose_home", _emptiest_home),
     "never turn the unplaced away": mutant(Scheduler, "tick", nothing),
+    "drop the queue on drain": mutant(Scheduler, "drain", _drop_queue),
+    "go on dispatching on drain": mutant(Scheduler, "drain", _drain_nothing),
+    "park before all is drained": mutant(Scheduler, "owes_nothing", lambda *_: True),
+    "park at the first answer": mutant(Operations, "_is_drained", _drained_by_one),
+    "adopt with one rank not parked": mutant(Operations, "parked", _parked_by_one),
+    "keep the epoch on a rollback": mutant(Operations, "_roll_back", _roll_back_same_epoch),
+    "expose the halves one by one": mutant(Fleet, "replace", _replace_apart),
+    "never roll back": mutant(Operations, "_roll_back", nothing),
     "place nothing when a worker returns": mutant(
         Scheduler,
         "_open",
