@@ -318,3 +318,10 @@ def test_logits_that_are_no_numbers_fail_their_request_alone(
     drawn = worker.host.drain([healthy.request])[healthy.request]
     assert [healthy.first_token, *drawn] == oracle(healthy.tokens, 21)
     end(worker, healthy, broken)
+
+
+def test_bfloat16_is_served_too(checkpoint: Path, oracle: Oracle) -> None:
+    tokens = random.Random(5).choices(range(256), k=30)  # its answer allows for rounding
+    with host(checkpoint, Shape(ranks=1, cp_degrees=(1,)), dtype="bfloat16") as running:
+        run = running.worker(1).prefill(tokens)
+        assert running.generate(run, 10, 5) == oracle(tokens, 6)

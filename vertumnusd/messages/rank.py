@@ -153,7 +153,10 @@ class Step(Message, frozen=True):
 
 
 class Discard(Message, frozen=True):
-    """Forget the request's hidden states; in order with its steps."""
+    """Forget the request's hidden states; in order with its steps.
+
+    It follows every failed step: a rank that has published blocks of the request takes them back.
+    """
 
     term: int
     epoch: int
@@ -177,8 +180,9 @@ class Adopted(Message, frozen=True):
 
 
 class Reserved(Message, frozen=True):
-    """``first_missing``: index of the first block this rank owns and does not hold (≥ ``blocks`` if
-    none). ``block_ids`` (u32): pool index of each owned block of the chain, in order."""
+    """``first_missing``: index of the first block this rank owns and does not hold (``blocks`` if
+    none; the lead caps it at ``max_cached``). ``block_ids`` (u32): pool index of each owned block
+    of the chain, in order."""
 
     rank: int
     epoch: int
@@ -188,7 +192,10 @@ class Reserved(Message, frozen=True):
 
 
 class ReserveFailed(Message, frozen=True):
-    """The rank's pool has no room: ``needed_blocks`` against ``free_blocks``. Nothing is pinned."""
+    """The rank's pool has no room: ``needed_blocks`` against ``free_blocks``, free or evictable.
+
+    Nothing is pinned.
+    """
 
     rank: int
     epoch: int
@@ -219,7 +226,10 @@ class StepFailed(Message, frozen=True):
 
 
 class Refused(Message, frozen=True):
-    """A command was older than the adopted (term, epoch), or of an unknown group."""
+    """A command was older than the adopted (term, epoch), or of an unknown group.
+
+    ``term`` and ``epoch`` are the adopted ones, not the command's.
+    """
 
     rank: int
     term: int
@@ -258,7 +268,8 @@ class Open(Message, frozen=True):
 class Pull(Message, frozen=True):
     """Copy layers ``first_layer`` … ``last_layer - 1`` of the chain from the home's pools.
 
-    Source blocks are pinned until the copy is acknowledged by ``Pulled``.
+    Source blocks are pinned until the copy is acknowledged by ``Pulled``. Every Pull is, in order,
+    whatever became of its request; ``kv_bytes`` is 0 if nothing was copied.
     """
 
     request: str
@@ -270,7 +281,8 @@ class Pull(Message, frozen=True):
 
 
 class Generate(Message, frozen=True):
-    """The KV is complete: continue after ``first_token``, which stands at ``input_tokens``.
+    """The KV is complete, or will be after the Pulls sent before: continue after ``first_token``,
+    which stands at ``input_tokens``.
 
     ``position`` is the answer index of ``first_token``; at most ``max_new_tokens`` further tokens.
     """
@@ -283,7 +295,10 @@ class Generate(Message, frozen=True):
 
 
 class Close(Message, frozen=True):
-    """Stop the request, wherever it is, and free its blocks. Repeats are ignored."""
+    """Stop the request, wherever it is, and free its blocks; its name may be opened again at once.
+
+    Repeats are ignored.
+    """
 
     request: str
 
@@ -297,7 +312,10 @@ class Pulled(Message, frozen=True):
 
 
 class Drawn(Message, frozen=True):
-    """One decode iteration: the token of each running request, and why it ended, if it did."""
+    """One decode iteration: the token of each running request, and why it ended, if it did.
+
+    A stop token is among them. Nothing is drawn for a request after its ``Closed``.
+    """
 
     rank: int
     requests: tuple[str, ...]
@@ -306,6 +324,8 @@ class Drawn(Message, frozen=True):
 
 
 class DecodeFailed(Message, frozen=True):
+    """The request draws no more; it stays open, with what it has, until its Close."""
+
     rank: int
     request: str
     reason: str
