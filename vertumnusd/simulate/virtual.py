@@ -95,6 +95,7 @@ class VirtualCluster:
             for base in range(0, settings.ranks, width)
         }
         self._names = BlockNames()
+        self._chains: dict[int, list[bytes]] = {}  # of the requests that have not begun
         self._leads: dict[Worker, Lead] = {}
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
@@ -237,8 +238,8 @@ class VirtualCluster:
     # --- requests -----------------------------------------------------------------------------
 
     def _submit(self, n: int, arrival: Arrival) -> None:
-        chain = b"".join(self._names.chain(arrival.blocks))
-        self._step(Submit(str(n), 0, arrival.input_tokens, chain, 1))
+        self._chains[n] = chain = self._names.chain(arrival.blocks)
+        self._step(Submit(str(n), 0, arrival.input_tokens, b"".join(chain), 1))
 
     def _reject(self, command: Reject) -> None:
         self._outcome.ttft_s[int(command.request)] = float("inf")
@@ -257,7 +258,7 @@ class VirtualCluster:
         n = int(command.request)
         arrival, degree = self._arrivals[n], command.degree
         usable = self._conditions.usable_blocks(arrival.input_tokens)
-        chain = self._names.chain(arrival.blocks)
+        chain = self._chains.pop(n)
         home = self._homes[command.home_base]
         blocks = home.leading(chain[:usable])
         home.pinned = frozenset(chain[:blocks])
