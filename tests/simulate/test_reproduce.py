@@ -41,9 +41,4 @@ def test_traces_in_the_folder_take_the_place_of_generated_loads(tmp_path):
     trace.touch()
     found = sources(tmp_path, TINY)
     assert [source.path for source in found] == [trace, None, None, None]
-    assert [source.name for source in found] == [
-        "conversation",
-        "tool-agent",
-        "synthetic",
-        "l-eval",
-    ]
+    assert [source.name for source in found] == list(TRACES)

@@ -70,7 +70,7 @@ class Scale:
 
 
 FULL = Scale(5, (0.35, 0.5, 0.6, 0.7, 0.8), 0, 1.0, DEPLOYMENTS, (1, 2, 3))
-QUICK = Scale(2, (0.5, 0.7), 1_200, 0.25, DEPLOYMENTS[:1], (2,))
+QUICK = Scale(2, (0.5, 0.7), 1_200, 0.15, DEPLOYMENTS[:1], (2,))
 
 
 @dataclass(frozen=True, slots=True)
