@@ -8,7 +8,6 @@ that inherits all its sockets, prints the ids of that one and of the host's, and
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from array import array
@@ -17,9 +16,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
-import msgspec
+from peer import Peer
 
 from vertumnusd.layout import exchange_bytes, interleave, kv_pool_bytes, rotation
 from vertumnusd.messages import (
@@ -41,7 +40,6 @@ from vertumnusd.messages import (
     Open,
     Pull,
     Pulled,
-    RankFault,
     RankStart,
     Ready,
     Release,
@@ -51,71 +49,9 @@ from vertumnusd.messages import (
     Step,
     StepDone,
 )
-from vertumnusd.rank.frames import FrameReader, write_frame
 from vertumnusd.rank.kv_pool import KVPool
 
-PATIENCE_S = 60.0  # a message that takes longer will not come
 GREEDY = Sampling()
-M = TypeVar("M", bound=Message)
-
-
-class Peer:
-    """One child process and our end of its socket."""
-
-    def __init__(self, module: str, inherit: Sequence[int], receives: type) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", module, "--fd", str(theirs.fileno())],
-                pass_fds=[theirs.fileno(), *inherit],
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
-            )
-        ours.settimeout(PATIENCE_S)
-        self._socket = ours
-        self._reader = FrameReader(ours)
-        self._decode = msgspec.msgpack.Decoder(receives).decode
-        self._unread: list[Message] = []
-
-    def fileno(self) -> int:
-        return self._socket.fileno()
-
-    def send(self, message: Message) -> None:
-        write_frame(self._socket, msgspec.msgpack.encode(message))
-
-    def send_raw(self, frame: bytes) -> None:
-        write_frame(self._socket, frame)
-
-    def receive(self, kind: type[M]) -> M:
-        """The next unread message of this kind; others stay unread. An unwanted fault fails."""
-        for index, message in enumerate(self._unread):
-            if isinstance(message, kind):
-                del self._unread[index]
-                return message
-        while True:
-            frame = self._reader.read()
-            assert frame is not None, f"the process ended before its {kind.__name__}"
-            message = self._decode(frame)
-            if isinstance(message, kind):
-                return message
-            assert not isinstance(message, RankFault), message
-            self._unread.append(message)
-
-    def unread(self, kind: type[M]) -> list[M]:
-        """Messages of this kind which arrived while others were awaited, and were not wanted."""
-        return [message for message in self._unread if isinstance(message, kind)]
-
-    def forget(self) -> None:
-        self._unread.clear()
-
-    def end(self) -> int:
-        """Close the life line; the exit status."""
-        self._socket.close()
-        return self.process.wait(PATIENCE_S)
-
-    def kill(self) -> None:
-        self._socket.close()
-        self.process.kill()
-        self.process.wait()
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +104,7 @@ class Host:
         self.requests += 1
         return f"r{self.requests}"
 
-    def generate(self, run: Run, blocks: int, new_tokens: int, **opening: object) -> list[int]:
+    def generate(self, run: Run, blocks: int, new_tokens: int, **opening: Any) -> list[int]:
         """All tokens of the answer, by decode rank 0, after one Pull for each step of the run."""
         self.open(run, blocks, **opening)
         self.pull(run)
@@ -293,19 +229,20 @@ class Worker:
         return Reserve(self.term, self.epoch, request, chain, blocks, limit, home_base, keep)
 
     def begin(self, run: Run, sampling: Sampling = GREEDY) -> None:
-        self.send(
-            Begin(
-                term=self.term,
-                epoch=self.epoch,
-                request=run.request,
-                tokens=array("I", run.tokens[run.cached_tokens :]).tobytes(),
-                cached_tokens=run.cached_tokens,
-                block_ids=run.block_ids,
-                home_base=run.home_base,
-                rotation=run.rotation,
-                sampling=sampling,
-                position=run.position,
-            )
+        self.send(self.beginning(run, sampling))
+
+    def beginning(self, run: Run, sampling: Sampling) -> Begin:
+        return Begin(
+            term=self.term,
+            epoch=self.epoch,
+            request=run.request,
+            tokens=array("I", run.tokens[run.cached_tokens :]).tobytes(),
+            cached_tokens=run.cached_tokens,
+            block_ids=run.block_ids,
+            home_base=run.home_base,
+            rotation=run.rotation,
+            sampling=sampling,
+            position=run.position,
         )
 
     def send_step(self, request: str, first_layer: int, last_layer: int) -> Step:
@@ -423,7 +360,7 @@ def _memory(stack: ExitStack, size_bytes: int) -> int:
     return fd
 
 
-def _peer(stack: ExitStack, module: str, inherit: Sequence[int], receives: type) -> Peer:
+def _peer(stack: ExitStack, module: str, inherit: Sequence[int], receives: Any) -> Peer:
     peer = Peer(module, inherit, receives)
     stack.callback(peer.kill)
     return peer

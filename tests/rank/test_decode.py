@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import Oracle
-from driver import GREEDY, Host, Peer, Run, Shape, Worker, host
+from driver import GREEDY, Host, Run, Shape, Worker, host
+from peer import Peer
 
 from vertumnusd.layout import owner
 from vertumnusd.messages import (

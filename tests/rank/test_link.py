@@ -15,7 +15,8 @@ from pathlib import Path
 import driver
 import msgspec
 import pytest
-from driver import GREEDY, Host, Peer, Shape, Worker, host
+from driver import GREEDY, Host, Shape, Worker, host
+from peer import PATIENCE_S, Peer
 
 from vertumnusd.messages import Begin, FromRank, Open, RankFault, Release, Step
 from vertumnusd.rank.link import Link
@@ -34,7 +35,7 @@ def unstarted() -> Iterator[Peer]:
 def fault(peer: Peer) -> str:
     """The reason in the rank's last message; it ends with status 1."""
     reason = peer.receive(RankFault).reason
-    assert peer.process.wait(driver.PATIENCE_S) == 1
+    assert peer.process.wait(PATIENCE_S) == 1
     return reason
 
 
@@ -142,7 +143,7 @@ def test_ranks_die_with_a_daemon_that_is_killed(checkpoint: Path) -> None:
             assert len(pids) == 4
             assert all(alive(pid) for pid in pids)
             daemon.kill()
-            deadline = time.monotonic() + driver.PATIENCE_S
+            deadline = time.monotonic() + PATIENCE_S
             while any(alive(pid) for pid in pids):
                 assert time.monotonic() < deadline, "ranks outlive their daemon"
                 time.sleep(0.02)

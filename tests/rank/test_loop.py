@@ -237,6 +237,21 @@ def test_a_discard_takes_published_blocks_back(pair: Worker) -> None:
     finish(again, pair)
 
 
+def test_a_step_that_fails_on_one_rank_leaves_nothing_cached(pair: Worker, oracle: Oracle) -> None:
+    tokens = prompt(13)
+    run = pair.reserve(tokens)
+    healthy, failing = pair.peers
+    healthy.send(pair.beginning(run, GREEDY))  # the other rank does not know the request
+    pair.send_step(run.request, 0, 4)
+    assert failing.receive(StepFailed).request == run.request
+    healthy.receive(StepDone)  # computed with K and V that never came, and published
+    pair.send(Discard(pair.term, pair.epoch, run.request))
+    finish(run, pair)
+    again = pair.prefill(tokens)
+    assert (again.cached_tokens, again.first_token) == (0, oracle(tokens, 1)[0])
+    finish(again, pair)
+
+
 def test_a_failing_request_leaves_the_others_alone(pair: Worker, oracle: Oracle) -> None:
     tokens = prompt(17)
     run = pair.reserve(tokens)

@@ -116,8 +116,7 @@ class DecodeRank:
         with self._changed:
             for slot, token in zip(running, drawn, strict=True):
                 if isinstance(token, FloatingPointError):
-                    slot.over = True
-                    self._send_failed(slot.request, token)
+                    self._fail(slot, token)
                 elif (finished := slot.advance(token)) is not None:
                     lines.append((slot.request, token, finished))
             if lines:
@@ -145,14 +144,19 @@ class DecodeRank:
         elapsed_s = time.perf_counter() - started
         with self._changed:
             if slot is not None and failure is not None:
-                slot.over = True
-                self._send_failed(pull.request, failure)
+                self._fail(slot, failure)
             self._link.send(
                 Pulled(self._start.rank, pull.request, pull.last_layer, kv_bytes, elapsed_s)
             )
             if slot is not None and self._slots.end_pull(slot):
                 self._send_closed(slot.request)
             self._changed.notify()
+
+    def _fail(self, slot: Slot, error: Exception) -> None:
+        """Fail the request, unless it was closed: its name may be another one's by now."""
+        if not slot.closed:
+            slot.over = True
+            self._send_failed(slot.request, error)
 
     def _send_failed(self, request: str, error: Exception) -> None:
         self._link.send(DecodeFailed(self._start.rank, request, str(error)))
