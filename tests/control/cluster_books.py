@@ -8,6 +8,7 @@ workers is right.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -236,7 +237,8 @@ class Books:
     def _withdraw(self, command: Withdrawn) -> None:
         del self.exposed[command.worker]
         if self.draining.pop(command.worker, None) and "parked" in command.reason:
-            assert not self.owed(command.worker, command.epoch)
+            late = self.owed(command.worker, command.epoch)  # which the drained lead will not take
+            assert all(run.lost and run.stage == "admitted" for run in late)
         self.lose_cancelled(
             lambda run: run.dispatch.worker == command.worker and run.stage != "decoding"
         )
@@ -262,9 +264,21 @@ class Books:
         degree, tokens = run.dispatch.degree, run.submit.input_tokens
         homes = Worker(degree, run.dispatch.base).homes(self.settings.home_ranks)
         cached = {home: self.cached_tokens(home, run.submit) for home in homes}
+        for ahead in self.owed(run.dispatch.worker, run.dispatch.epoch):
+            home, blocks = ahead.dispatch.home_base, self._promised_blocks(ahead, run.submit)
+            cached[home] = max(cached[home], blocks * 10)
         prefix = run.cached_tokens = cached[run.dispatch.home_base]
         assert prefix == max(cached.values())
         assert run.dispatch.predicted_s == PREFILL_TIME.predict_s(degree, tokens - prefix, prefix)
+
+    def _promised_blocks(self, ahead: Run, submit: Submit) -> int:
+        """Blocks that the request ahead will have computed."""
+        produces = ahead.stage in ("admitted", "prefilling") and not (ahead.aborted or ahead.lost)
+        if self.settings.policy == "paper" or not produces:
+            return 0
+        pairs = zip(split(ahead.submit.chain), split(submit.chain), strict=False)
+        shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+        return min(shared, (submit.input_tokens - 1) // 10)
 
     def _check_decode_blocks(self, run: Run) -> None:
         if run.submit.max_new_tokens <= 1:

@@ -76,6 +76,7 @@ class World:
             max_queue_tokens=choose((300, 2000)),
             max_queue_s=choose((3.0, 30.0)),
             unplaced_wait_s=5.0,
+            policy=choose(("paper", "ours")),
             reconfiguration=ReconfigurationSettings(
                 automatic=choose((True, False)),
                 window_s=4.0,

@@ -14,6 +14,7 @@ from vertumnusd.control.decode_pools import DecodePools
 from vertumnusd.control.errors import IllegalEvent
 from vertumnusd.control.fleet import Worker
 from vertumnusd.control.homes import Homes
+from vertumnusd.control.promised import Promised
 from vertumnusd.control.request import Request, Stage
 from vertumnusd.control.settings import Settings
 from vertumnusd.control.worker_queue import Blocked, WorkerQueue
@@ -38,6 +39,7 @@ class Ledger:
         self.draining: dict[Worker, WorkerQueue] = {}  # nothing waits there, nor is placed
         self.requests: dict[str, Request] = {}
         self.unplaced: dict[str, Request] = {}  # in order of their deadlines
+        self.promised = Promised(settings.block_tokens)
         self.queued_tokens = 0  # of requests not dispatched
         self.totals = Counter(dict.fromkeys(TOTALS, 0))
         self._settings = settings
@@ -85,6 +87,9 @@ class Ledger:
         request.worker = worker
         self.queues[worker].predict(request, service_s)
         self.queues[worker].wait(request)
+        if self._settings.policy == "ours" and request.submit.keep:
+            request.promised = True
+            self.promised.add(worker, request.submit.chain)
 
     def dispatch(
         self, request: Request, home: int, fresh_blocks: int, decode_rank: int, service_s: float
@@ -125,10 +130,18 @@ class Ledger:
         """Leave the worker's queue. Who stood behind the request for decode room is tried again."""
         if request.worker is None or request.stage not in (Stage.WAITING, Stage.DISPATCHED):
             return
+        self.withdraw_promise(request)
         queue = self.queue_of(request.worker)
         if queue.blocked is Blocked.DECODE and queue.waiting[0] is request:
             self.unblock(Blocked.DECODE)
         queue.remove(request)
+
+    def withdraw_promise(self, request: Request) -> None:
+        """The request has produced its blocks, or will not."""
+        if request.promised:
+            assert request.worker is not None
+            self.promised.remove(request.worker, request.submit.chain)
+            request.promised = False
 
     def release_home(self, request: Request) -> None:
         """Room in a home: its worker tries again, also what its ranks had refused."""
@@ -162,5 +175,5 @@ class Ledger:
     def at_rest(self) -> bool:
         """Nothing is reserved, counted or queued: the base line."""
         queues_empty = not self.draining and not any(q.busy for q in self.queues.values())
-        nothing_kept = not (self.requests or self.unplaced or self.queued_tokens)
+        nothing_kept = not (self.requests or self.unplaced or self.queued_tokens or self.promised)
         return queues_empty and nothing_kept and self.homes.at_rest() and self.decode.at_rest()

@@ -51,6 +51,7 @@ class Request:
     decode_rank: int | None = None
     unplaced_until: float = 0.0
     cancelled: bool = False
+    promised: bool = False  # its blocks count as about to be produced by its worker
 
     @property
     def name(self) -> str:

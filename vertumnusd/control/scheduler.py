@@ -19,6 +19,7 @@ from vertumnusd.control.ledger import NO_DECODE_RANK, Ledger
 from vertumnusd.control.placement import Candidate, Policy, Terms
 from vertumnusd.control.prefill_time import PrefillTime
 from vertumnusd.control.prefix_trie import PrefixTrie
+from vertumnusd.control.promised import common_blocks
 from vertumnusd.control.request import Request, Stage
 from vertumnusd.control.settings import Settings
 from vertumnusd.control.slo import SloAccount
@@ -79,6 +80,7 @@ class Scheduler:
             self.ledger.forget(request, "cancelled")
             return []
         assert request.worker is not None
+        self.ledger.withdraw_promise(request)
         request.cancelled = True
         return [Abort(request.name, request.worker.name)]
 
@@ -297,6 +299,8 @@ class Scheduler:
         for home, tokens in self._cached_tokens(request).items():
             worker = self._fleet.worker_of(home)
             cached[worker] = max(tokens, cached.get(worker, 0))
+        for worker, tokens in self._promised_tokens(request).items():
+            cached[worker] = max(tokens, cached.get(worker, 0))
         candidates = [
             Candidate(worker, queue.queue_s, cached.get(worker, 0))
             for worker, queue in self.ledger.queues.items()
@@ -307,9 +311,20 @@ class Scheduler:
     def _cached_tokens(self, request: Request) -> dict[int, int]:
         """What each home has of the input; at least one token is always left to compute."""
         block_tokens = self._settings.block_tokens
-        usable = (request.input_tokens - 1) // block_tokens
-        matched = self.trie.match(request.submit.chain[: usable * HASH_BYTES])
+        matched = self.trie.match(self._usable_chain(request))
         return {home: blocks * block_tokens for home, blocks in matched.items()}
+
+    def _promised_tokens(self, request: Request) -> dict[Worker, int]:
+        """What the requests of each worker will have produced when this one's turn comes."""
+        if not self.ledger.promised:
+            return {}
+        promised = self.ledger.promised.match(self._usable_chain(request))
+        block_tokens = self._settings.block_tokens
+        return {worker: blocks * block_tokens for worker, blocks in promised.items()}
+
+    def _usable_chain(self, request: Request) -> bytes:
+        usable = (request.input_tokens - 1) // self._settings.block_tokens
+        return request.submit.chain[: usable * HASH_BYTES]
 
     def _placed(self, request: Request, terms: Terms, preferred_degree: int) -> Placed:
         worker, queue_s, cached_tokens = terms.candidate
@@ -376,8 +391,16 @@ class Scheduler:
         return self.ledger.decode.choose(request.decode_blocks)
 
     def _choose_home(self, worker: Worker, request: Request) -> tuple[int, int]:
-        """The home with the longest prefix, of equals the emptiest; and that prefix's tokens."""
+        """The home with the longest prefix, of equals the emptiest; and that prefix's tokens.
+
+        What the request ahead of it promises is there when it starts.
+        """
         cached = self._cached_tokens(request)
+        for ahead in self.ledger.queues[worker].dispatched:
+            if ahead.promised and ahead.home is not None:
+                blocks = common_blocks(self._usable_chain(request), ahead.submit.chain)
+                tokens = blocks * self._settings.block_tokens
+                cached[ahead.home] = max(tokens, cached.get(ahead.home, 0))
         home = min(
             worker.homes(self._settings.home_ranks),
             key=lambda home: (-cached.get(home, 0), self.ledger.homes.fullness(home), home),
