@@ -348,7 +348,7 @@ class Scheduler:
     def dispatch(self) -> list[ControlCommand]:
         """Dispatch all that can be, in order of arrival. Every try dispatches or blocks a queue."""
         commands: list[ControlCommand] = []
-        while ready := [queue for queue in self.ledger.queues.values() if queue.ready]:
+        while ready := [q for q in self.ledger.queues.values() if q.waiting and q.ready]:
             commands += self._try(min(ready, key=lambda queue: queue.waiting[0].arrival))
         return commands
 
