@@ -245,7 +245,9 @@ def test_a_step_that_fails_on_one_rank_leaves_nothing_cached(pair: Worker, oracl
     pair.send_step(run.request, 0, 4)
     assert failing.receive(StepFailed).request == run.request
     healthy.receive(StepDone)  # computed with K and V that never came, and published
+    healthy.forget()
     pair.send(Discard(pair.term, pair.epoch, run.request))
+    assert len(healthy.receive(BlocksChanged).evicted) == 3 * HASH_BYTES
     finish(run, pair)
     again = pair.prefill(tokens)
     assert (again.cached_tokens, again.first_token) == (0, oracle(tokens, 1)[0])
