@@ -173,17 +173,14 @@ class Prefill:
         own = job.chunks
         if layer == self._start.model.layers - 1:
             # Nothing follows but the last token's logits, so only its row goes on.
-            own = (Chunk(job.suffix_tokens - 1, job.suffix_tokens, 0),) if job.has_last else ()
+            if not job.has_last:
+                return x_TE[:0]
+            own = (Chunk(job.suffix_tokens - 1, job.suffix_tokens, 0),)
             q_THD, x_TE = q_THD[-1:], x_TE[-1:]
-        prefix = [
-            piece
-            for pool, ids in job.prefix
-            for piece in pool.pieces(layer, ids, len(ids) * pool.block_tokens)
-        ]
-        attn = [self._attend(c, q_THD[c.rows], prefix, k_SHD, v_SHD) for c in own]
-        if not attn:
-            return x_TE[:0]
-        return self._model.finish(layer, x_TE, torch.cat(attn) if len(attn) > 1 else attn[0])
+        if not own:
+            return x_TE
+        attn_THD = self._attend(job, layer, own, q_THD, k_SHD, v_SHD)
+        return self._model.finish(layer, x_TE, attn_THD)
 
     def _suffix(self, job: _Job, k_THD: Tensor, v_THD: Tensor) -> KV:
         """K and V of the whole suffix, from all ranks of the worker."""
@@ -206,11 +203,19 @@ class Prefill:
             pool.write(layer, job.tail_id, 0, k_SHD[full_tokens:], v_SHD[full_tokens:])
 
     def _attend(
-        self, chunk: Chunk, q_THD: Tensor, prefix: Sequence[KV], k_SHD: Tensor, v_SHD: Tensor
+        self,
+        job: _Job,
+        layer: int,
+        own: Sequence[Chunk],
+        q_THD: Tensor,
+        k_SHD: Tensor,
+        v_SHD: Tensor,
     ) -> Tensor:
-        """Attention of one chunk over the prefix, the suffix before it, and itself."""
+        """Attention of the chunks: all of them over the prefix, each over the suffix up to it."""
         scale = self._start.model.head_dim**-0.5
-        parts = [attend(q_THD, k, v, False, scale) for k, v in prefix]
-        seen = slice(0, chunk.stop)
-        parts.append(attend(q_THD, k_SHD[seen], v_SHD[seen], True, scale))
+        suffix = [attend(q_THD[c.rows], k_SHD[: c.stop], v_SHD[: c.stop], True, scale) for c in own]
+        parts = [(torch.cat([out for out, _ in suffix]), torch.cat([lse for _, lse in suffix], 1))]
+        for pool, ids in job.prefix:
+            pieces = pool.pieces(layer, ids, len(ids) * pool.block_tokens)
+            parts += [attend(q_THD, k_SHD, v_SHD, False, scale) for k_SHD, v_SHD in pieces]
         return merge(parts)[0]
