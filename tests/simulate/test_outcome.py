@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vertumnusd.simulate.outcome import SLO_LOOSE, SLO_TIGHT, Outcome, attainment, summarise
+from vertumnusd.control.settings import SLO
+from vertumnusd.simulate.outcome import SLO_TIGHT, Outcome, attainment, summarise
 from vertumnusd.simulate.report import interval
 
 
@@ -18,7 +19,7 @@ def outcome(tokens, ttft_s, cached=None):
 def test_slo_attainment_is_weighted_by_tokens_against_the_limit_of_the_length():
     # 1 s below 8192 tokens, 5 s below 32768, else 10 s; half of it each when tight
     made = outcome([8191, 8192, 32767, 32768], [1.1, 4.9, 5.1, 10.0])
-    assert attainment(made, SLO_LOOSE) == pytest.approx((8192 + 32768) / 81918)
+    assert attainment(made, SLO) == pytest.approx((8192 + 32768) / 81918)
     assert attainment(made, SLO_TIGHT) == 0.0
     made.ttft_s[:] = [0.5, 2.0, 2.0, 5.1]
     assert attainment(made, SLO_TIGHT) == pytest.approx((81918 - 32768) / 81918)

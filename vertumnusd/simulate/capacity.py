@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vertumnusd.control.fleet import Worker
+from vertumnusd.control.settings import SLO
 from vertumnusd.simulate.conditions import Conditions
 from vertumnusd.simulate.light import LightCluster
-from vertumnusd.simulate.outcome import SLO_LOOSE, attainment
+from vertumnusd.simulate.outcome import attainment
 from vertumnusd.simulate.profiles import profile
 from vertumnusd.simulate.routers import ByCost
 from vertumnusd.simulate.traces import TraceRow, arrivals
@@ -43,6 +44,6 @@ def _share(rows: Sequence[TraceRow], degree: int, conditions: Conditions) -> flo
         drawn = arrivals(rows, SEED, conditions.noise_sigma, len(rows) / span_s)
         outcome = LightCluster("capacity", pool, ByCost(pool), conditions).run(drawn)
         share = outcome.busy_gpu_s / (degree * len(pool) * span_s)
-        if attainment(outcome, SLO_LOOSE) >= WANTED_ATTAINMENT:
+        if attainment(outcome, SLO) >= WANTED_ATTAINMENT:
             break
     return round(share, 3)

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from vertumnusd.control.settings import SLO, SloClass
+
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-# (input tokens below which it holds, longest TTFT in seconds), shortest class first
-Slo = tuple[tuple[float, float], ...]
-SLO_LOOSE: Slo = ((8192, 1.0), (32768, 5.0), (float("inf"), 10.0))
-SLO_TIGHT: Slo = ((8192, 0.5), (32768, 2.0), (float("inf"), 5.0))
+Slo = tuple[SloClass, ...]
+SLO_TIGHT: Slo = (SloClass(8192, 0.5), SloClass(32768, 2.0), SloClass(float("inf"), 5.0))
 LONG_TOKENS = 32768
 
 
@@ -104,7 +104,7 @@ def summarise(outcome: Outcome) -> Summary:
         p50_s=p50,
         p90_s=p90,
         p99_s=p99,
-        slo_loose=attainment(outcome, SLO_LOOSE),
+        slo_loose=attainment(outcome, SLO),
         slo_tight=attainment(outcome, SLO_TIGHT),
         short_mean_s=_mean(ttft_s[np.isfinite(ttft_s) & (tokens < LONG_TOKENS)]),
         long_mean_s=_mean(ttft_s[np.isfinite(ttft_s) & (tokens >= LONG_TOKENS)]),
@@ -121,8 +121,8 @@ def summarise(outcome: Outcome) -> Summary:
 
 def attainment(outcome: Outcome, slo: Slo) -> float:
     """Share of input tokens whose request met its limit."""
-    below = np.array([tokens for tokens, _ in slo])
-    limits_s = np.array([limit_s for _, limit_s in slo])
+    below = np.array([bound.below_tokens for bound in slo])
+    limits_s = np.array([bound.ttft_s for bound in slo])
     tokens = outcome.input_tokens
     met = outcome.ttft_s <= limits_s[np.searchsorted(below, tokens, side="right")]
     return float(tokens[met].sum() / tokens.sum())

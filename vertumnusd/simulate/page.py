@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from vertumnusd.control.prefill_time import RelativeError
+from vertumnusd.control.settings import SLO
 from vertumnusd.simulate.choice import Choice
 from vertumnusd.simulate.conditions import Conditions
 from vertumnusd.simulate.evaluation import Cell, Curves, Deployment
-from vertumnusd.simulate.outcome import SLO_LOOSE, SLO_TIGHT, Slo, Summary
+from vertumnusd.simulate.outcome import SLO_TIGHT, Slo, Summary
 from vertumnusd.simulate.profiles import profile
 from vertumnusd.simulate.report import Interval, figure, interval
 from vertumnusd.simulate.scenarios import Roles, Scenario
@@ -39,7 +40,7 @@ def conditions_table(deployments: Sequence[Deployment], seeds: int) -> str:
         row("noise", f"prefill times × log-normal, σ {first.noise_sigma:g}, the same for all"),
         row("outside the pool", f"{first.outside_s * 1e3:.0f} ms added to every TTFT"),
         row("switch", f"{first.switch_s * 1e3:.0f} ms from parked to adopted"),
-        row("SLO", _slo(SLO_LOOSE)),
+        row("SLO", _slo(SLO)),
         row("SLO/2", _slo(SLO_TIGHT)),
         row("seeds", f"{seeds}; ± is half of a 95 % interval over them (Student's t)"),
         row("placement", "β = 1, λ = 0"),
@@ -60,9 +61,10 @@ def _coefficients(conditions: Conditions) -> str:
 
 def _slo(slo: Slo) -> str:
     parts = []
-    for below, limit_s in slo:
-        where = f"below {below / 1024:.0f}K" if below < float("inf") else "longer"
-        parts.append(f"{where} {limit_s:g} s")
+    for bound in slo:
+        below = f"below {bound.below_tokens / 1024:.0f}K"
+        where = below if bound.below_tokens < float("inf") else "longer"
+        parts.append(f"{where} {bound.ttft_s:g} s")
     return ", ".join(parts) + "; weighted by tokens"
 
 

@@ -82,7 +82,7 @@ def _claims(evaluation: Evaluation) -> str:
             "mean TTFT against a static split",
             UNKNOWN,
             f"{page.percent(static)} over all cells",
-            "ours is tuned over compositions and thresholds, for each load",
+            "the split here is tuned over compositions and thresholds, for each load",
         ),
         (
             "mean TTFT against routers",
@@ -94,7 +94,7 @@ def _claims(evaluation: Evaluation) -> str:
             "reconfiguration against a wrong fixed mix",
             "−42 %",
             f"{gain}; against the best mix in hindsight {gain_best}",
-            "how wrong the mix is decides: ours is the best one for the first phase",
+            "how wrong the mix is decides; here it is the best one for the first phase",
         ),
         (
             "drain and switch of a conversion",
