@@ -19,6 +19,7 @@ class Choice:
     replicates: bool = False  # ours, paper: Algorithms 1 and 2
     hold_windows: int = 0  # windows in a row that must speak for a conversion; 0: the default
     min_requests: int = 0  # requests in these windows; 0: the default
+    capacity_factor: float = 1.0  # on the profiled κ_C
 
     @property
     def label(self) -> str:
@@ -30,6 +31,7 @@ class Choice:
             "weight": self.weight,
             "windows": self.hold_windows,
             "evidence": self.min_requests,
+            "κ ×": self.capacity_factor if self.capacity_factor != 1 else 0,
         }
         shown = [f"{name} {value:g}" for name, value in parameters.items() if value]
         return ", ".join([part for part in (self.composition, *shown) if part])

@@ -55,9 +55,8 @@ def settings(choice: Choice, conditions: Conditions) -> Settings:
 
 
 def _reconfiguration(choice: Choice, conditions: Conditions) -> ReconfigurationSettings:
-    settings = ReconfigurationSettings(
-        automatic=choice.reconfigures, capacity_shares=dict(conditions.capacity_shares)
-    )
+    shares = {d: share * choice.capacity_factor for d, share in conditions.capacity_shares}
+    settings = ReconfigurationSettings(automatic=choice.reconfigures, capacity_shares=shares)
     if choice.hold_windows:
         settings = replace(settings, hold_windows=choice.hold_windows)
     if choice.min_requests:

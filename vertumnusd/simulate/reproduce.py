@@ -75,10 +75,11 @@ def _evaluate(arguments: argparse.Namespace) -> Evaluation:
         curves = load_curves(runner, cells(scale.deployments, loads, scale), scale.seeds)
         chosen = {c: r for c, r in curves.items() if _is_ablated(c, scale)}
         ablated = ablation(runner, chosen, scale.seeds)
-        reconfigured = []
-        for scenario in scenarios(conditions, scale):
-            known = profiled(scenario, conditions)
-            reconfigured.append((scenario, play(runner, scenario, known, scale)))
+        known = profiled(conditions)
+        reconfigured = [
+            (scenario, play(runner, scenario, known, scale))
+            for scenario in scenarios(conditions, scale)
+        ]
     return Evaluation(
         scale=scale,
         sources=loads,
@@ -86,7 +87,7 @@ def _evaluate(arguments: argparse.Namespace) -> Evaluation:
         curves=curves,
         ablated=ablated,
         reconfigured=reconfigured,
-        timelines=_timelines(*reconfigured[0], conditions),
+        timelines=_timelines(*reconfigured[0], known),
         elapsed_s=time.monotonic() - started,
     )
 
@@ -97,9 +98,8 @@ def _is_ablated(cell: Cell, scale: Scale) -> bool:
 
 
 def _timelines(scenario: Scenario, roles: Roles, conditions: Conditions) -> dict[str, Timeline]:
-    known = profiled(scenario, conditions)
     shown = ("fixed as at the start", "fixed, best in hindsight", "paper")
-    return {role: timeline(scenario, roles[role][0], known) for role in shown}
+    return {role: timeline(scenario, roles[role][0], conditions) for role in shown}
 
 
 # --- fits

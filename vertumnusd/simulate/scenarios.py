@@ -29,13 +29,15 @@ from vertumnusd.simulate.experiment import (
     Source,
     rows_of,
 )
-from vertumnusd.simulate.generate import Phase
+from vertumnusd.simulate.generate import Phase, generate
 from vertumnusd.simulate.outcome import Conversion, Summary
 from vertumnusd.simulate.policies import compositions, run_policy
 from vertumnusd.simulate.traces import arrivals
 
 LOW, MIDDLE, HIGH = 0.3, 0.5, 0.75
 BIN_S = 10.0  # of the timeline
+PROFILED_S = 200.0
+CAPACITY_FACTORS = (1.0, 0.7, 0.5)
 EVIDENCE = {1: 300, 2: 600, 3: 1_000}  # windows in a row → requests that must have come in them
 
 SCENARIOS: Mapping[str, tuple[tuple[float, float, str], ...]] = {
@@ -96,8 +98,9 @@ def _limit(kind: str, conditions: Conditions) -> float:
     return rate_limit(Source(kind, phases=(Phase(100.0, 20.0, kind),)), conditions)
 
 
-def profiled(scenario: Scenario, conditions: Conditions) -> Conditions:
-    rows = rows_of(scenario.source(-1), Part.ALL)
+def profiled(conditions: Conditions) -> Conditions:
+    """With κ_C as an operator would know it beforehand: from a load of one kind."""
+    rows = generate((Phase(PROFILED_S, 20.0, "conversation"),), GENERATOR_SEED)
     return replace(conditions, capacity_shares=capacity_shares(rows, conditions))
 
 
@@ -116,8 +119,14 @@ def play(runner: Runner, scenario: Scenario, conditions: Conditions, scale: Scal
     }
     for name in ("paper", "ours"):
         following = [
-            replace(adaptive(name, start), hold_windows=windows, min_requests=EVIDENCE[windows])
+            replace(
+                adaptive(name, start),
+                hold_windows=windows,
+                min_requests=EVIDENCE[windows],
+                capacity_factor=factor,
+            )
             for windows in scale.tuned_windows
+            for factor in CAPACITY_FACTORS
         ]
         roles[name] = _best(runner, tuning, following, conditions)
     cases = {
