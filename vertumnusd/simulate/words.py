@@ -181,9 +181,10 @@ def _reconfiguration(evaluation: Evaluation) -> str:
         """## Reconfiguration under changing load
 
 Four scenarios, fixed before they were run; the last changes faster than a window and is there to
-show what reconfiguration costs. Parameters (windows in a row, requests in them, a factor
-on κ) and the fixed mixes are tuned on another draw of the same scenario; each seed draws it anew. "As at the start"
-is the best mix for the first phase, kept; ours and paper begin with it too.
+show what reconfiguration costs. κ is profiled on the conversation workload. A factor on it, the
+windows in a row that must agree, the requests in them, and the fixed mixes are tuned on another
+draw of the same scenario; each seed draws it anew. "As at the start" is the best mix for the first
+phase, kept; ours and paper begin with it too.
 
 ![six phases](plots/six_phases.png)"""
     ]

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import pytest
+
+from vertumnusd.simulate.names import BlockNames
+from vertumnusd.simulate.pools import Pool
+from vertumnusd.simulate.ranks import VirtualHome, VirtualRank
+
+
+def test_children_are_evicted_before_their_parents():
+    pool = Pool[str](3)
+    pool.use("abc")
+    assert pool.use("x") == (["x"], ["c"])
+    assert pool.leading("abc") == 2
+
+
+def test_what_was_used_longest_ago_is_evicted_first():
+    pool = Pool[str](3)
+    pool.use("a")
+    pool.use("b")
+    pool.use("c")
+    pool.use("a")
+    assert pool.use("d") == (["d"], ["b"])
+
+
+def test_a_chain_longer_than_the_pool_keeps_its_beginning():
+    pool = Pool[str](3)
+    assert pool.use("abcde") == (["a", "b", "c"], [])
+    assert pool.leading("abcde") == 3
+
+
+@pytest.mark.parametrize("first", range(4))
+def test_a_home_has_what_its_ranks_have_without_a_gap(first):
+    # four chains, so that whichever rank a chain's turn begins with occurs
+    names = BlockNames()
+    ranks = [VirtualRank(rank, 8) for rank in range(2)]
+    home = VirtualHome(ranks)
+    chain = names.chain([first, 11, 12, 13, 14])
+    home.use(chain, names.edges)
+    assert home.leading(chain) == 5
+    assert {len(rank.pool) for rank in ranks} == {2, 3}
+    home.reclaim([chain[3]])
+    assert home.leading(chain) == 3
+    assert home.leading(chain[:2]) == 2
+
+
+def test_reports_name_parents_and_count_up():
+    names = BlockNames()
+    rank = VirtualRank(7, 2)
+    a, b, c = names.chain([1, 2, 3])
+    first = rank.use([a, b], names.edges)
+    assert (first.rank, first.version, first.cached_blocks, first.free_blocks) == (7, 1, 2, 0)
+    assert first.stored == bytes(16) + a + a + b
+    assert rank.use([a, b], names.edges) is None
+    second = rank.use([c], names.edges)
+    assert (second.version, second.stored, second.evicted) == (2, b + c, b)
