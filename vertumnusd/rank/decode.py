@@ -80,7 +80,9 @@ class DecodeRank:
         if start.core >= 0:
             os.sched_setaffinity(0, {start.core})
         weights = map_weights(start.weights_fd, start.tensors, start.model.dtype)
-        own = KVPool(start.own_kv_fd, start.own_kv_blocks, start.model, start.block_tokens)
+        own = KVPool(
+            start.own_kv_fd, start.own_kv_blocks, start.model, start.block_tokens, own=True
+        )
         decoder = Decoder(Llama(start.model, weights), own)
         pools = [
             KVPool(fd, start.kv_blocks, start.model, start.block_tokens) for fd in start.kv_fds

@@ -52,7 +52,10 @@ class Engine:
         self._prefill = Prefill(
             start,
             Llama(start.model, map_weights(start.weights_fd, start.tensors, start.model.dtype)),
-            [KVPool(fd, start.kv_blocks, start.model, start.block_tokens) for fd in start.kv_fds],
+            [
+                KVPool(fd, start.kv_blocks, start.model, start.block_tokens, rank == start.rank)
+                for rank, fd in enumerate(start.kv_fds)
+            ],
             Exchange(start.exchange_fds, start.model, start.exchange_tokens),
             Groups(start),
         )

@@ -30,12 +30,17 @@ def runs(block_ids: Sequence[int]) -> list[tuple[int, int]]:
 
 
 class KVPool:
-    """One rank's pool, over the memory file ``fd`` of ``layout.kv_pool_bytes`` bytes."""
+    """One rank's pool, over the memory file ``fd`` of ``layout.kv_pool_bytes`` bytes.
 
-    def __init__(self, fd: int, blocks: int, model: ModelInfo, block_tokens: int) -> None:
+    ``own``: this rank writes it, and takes its memory at once.
+    """
+
+    def __init__(
+        self, fd: int, blocks: int, model: ModelInfo, block_tokens: int, own: bool = False
+    ) -> None:
         self.block_tokens = block_tokens
         shape = (model.layers, 2, blocks, block_tokens, model.kv_heads, model.head_dim)
-        self.kv_LKNTHD = map_shared(fd, shape, DTYPES[model.dtype])
+        self.kv_LKNTHD = map_shared(fd, shape, DTYPES[model.dtype], populate=own)
 
     def pieces(
         self, layer: int, block_ids: Sequence[int], tokens: int
