@@ -42,6 +42,11 @@ def test_a_trace_file_is_replayed_at_the_rate_asked_for(tmp_path, capsys):
     assert "two: 10 requests at 2.5/s on 40 GPUs" in capsys.readouterr().out
 
 
+def test_phases_follow_each_other(capsys):
+    assert simulate("short:20:3,long:20:1", "--gpus", "8", "--policies", "bound,paper") == 0
+    assert "phases: " in capsys.readouterr().out
+
+
 def test_a_recording_has_a_header_and_pictures_at_fixed_times(tmp_path):
     path = tmp_path / "recording.jsonl"
     flags = ("--policies", "ours", "--composition", "1CP4/2CP2", "--record", str(path))
@@ -67,6 +72,11 @@ def test_a_plot_is_written(tmp_path):
     ("flags", "reason"),
     [
         (("nowhere.jsonl",), "nowhere.jsonl"),
+        (("short", "--seeds", "0"), "--seeds"),
+        (("short", "--noise", "-1"), "--noise"),
+        (("short", "--rate", "0"), "--rate"),
+        (("short:10",), "KIND:SECONDS:RATE is expected"),
+        (("tall:10:1",), "no load tall"),
         (("short", "--policies", "best"), "no policy best; known: ours"),
         (("short", "--degrees", "2,3"), "each must divide the next one"),
         (("short", "--degrees", "x"), "integers are expected"),
@@ -77,5 +87,8 @@ def test_a_plot_is_written(tmp_path):
     ],
 )
 def test_what_cannot_be_run_is_refused_with_the_reason(flags, reason, capsys):
-    assert simulate(*flags) == 2
+    try:
+        assert simulate(*flags) == 2
+    except SystemExit as stopped:  # what argparse refuses
+        assert stopped.code == 2
     assert reason in capsys.readouterr().err

@@ -12,9 +12,11 @@ from pathlib import Path
 
 from vertumnusd.config import ConfigError
 from vertumnusd.control.fleet import parse_composition
+from vertumnusd.simulate.arguments import positive
 from vertumnusd.simulate.choice import Choice, adaptive
 from vertumnusd.simulate.conditions import Conditions
 from vertumnusd.simulate.controlled import run_controlled
+from vertumnusd.simulate.evaluation import profiled
 from vertumnusd.simulate.experiment import Case, Part, Runner, Source, rows_of
 from vertumnusd.simulate.generate import WORKLOADS, Phase
 from vertumnusd.simulate.outcome import Summary
@@ -36,6 +38,8 @@ def simulate(arguments: argparse.Namespace) -> int:
         conditions = _conditions(arguments)
         wanted = _policies(arguments, conditions)
         rows = rows_of(source, Part.ALL)
+        if not {"ours", "paper"}.isdisjoint(wanted):
+            conditions = profiled(source, conditions)
         print(_headline(source, len(rows), rate or len(rows) / span_s(rows), conditions))
         with Runner(arguments.jobs) as runner:
             results = _compare(runner, source, rate, arguments, conditions, wanted)
@@ -53,9 +57,26 @@ def simulate(arguments: argparse.Namespace) -> int:
 
 def _source(arguments: argparse.Namespace) -> Source:
     name, path = arguments.source, Path(arguments.source)
-    if name in WORKLOADS and not path.exists():
+    if path.exists():
+        return Source(path.name.partition(".")[0], path)
+    if name in WORKLOADS:
         return Source(name, phases=(Phase(arguments.seconds, arguments.rate or 10.0, name),))
-    return Source(path.name.partition(".")[0], path)
+    if ":" in name:
+        return Source("phases", phases=tuple(_phase(part) for part in name.split(",")))
+    raise ConfigError(f"{name}: no such file, and no load of {', '.join(WORKLOADS)}")
+
+
+def _phase(text: str) -> Phase:
+    """``KIND:SECONDS:RATE``."""
+    kind, _, numbers = text.partition(":")
+    seconds, _, rate = numbers.partition(":")
+    try:
+        phase = Phase(positive(seconds), positive(rate), kind)
+    except ValueError as error:
+        raise ConfigError(f"{text}: KIND:SECONDS:RATE is expected, above 0") from error
+    if kind not in WORKLOADS:
+        raise ConfigError(f"{text}: no load {kind}; known: {', '.join(WORKLOADS)}")
+    return phase
 
 
 def _conditions(arguments: argparse.Namespace) -> Conditions:

@@ -105,13 +105,14 @@ def cells(deployments: Sequence[Deployment], loads: Sequence[Source], scale: Sca
         Cell(deployment, source, load, round(load * limit, 2), conditions)
         for deployment in deployments
         for source in loads
-        for conditions in [_profiled(source, deployment.conditions)]
+        for conditions in [profiled(source, deployment.conditions)]
         for limit in [rate_limit(source, conditions)]
         for load in scale.loads
     ]
 
 
-def _profiled(source: Source, conditions: Conditions) -> Conditions:
+def profiled(source: Source, conditions: Conditions) -> Conditions:
+    """With κ_C as the first half of a source shows it."""
     return replace(
         conditions, capacity_shares=capacity_shares(rows_of(source, Part.FIRST), conditions)
     )
