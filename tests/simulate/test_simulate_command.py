@@ -14,6 +14,14 @@ def simulate(*flags):
     return main(["simulate", *flags])
 
 
+def status_of(*flags):
+    """The exit status, whoever refuses: argparse raises it."""
+    try:
+        return simulate(*flags)
+    except SystemExit as stopped:
+        return stopped.code
+
+
 def test_all_policies_on_a_generated_load(tmp_path, capsys):
     report = tmp_path / "report.json"
     assert simulate("conversation", *FLAGS, "--seeds", "2", "--json", str(report)) == 0
@@ -87,8 +95,5 @@ def test_a_plot_is_written(tmp_path):
     ],
 )
 def test_what_cannot_be_run_is_refused_with_the_reason(flags, reason, capsys):
-    try:
-        assert simulate(*flags) == 2
-    except SystemExit as stopped:  # what argparse refuses
-        assert stopped.code == 2
+    assert status_of(*flags) == 2
     assert reason in capsys.readouterr().err
