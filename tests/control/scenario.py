@@ -1,6 +1,7 @@
 """Scenarios: protocol traces in ``tests/scenarios/*.txt``, read and played against a Controller.
 
-    settings composition=2CP1 ranks=2      what differs from ``settings()`` below
+    settings composition=2CP1 ranks=2      what differs from ``settings()`` below; fields of parts
+                                           are written ``reconfiguration.window_s=10``
     boot                                   take the seat; every rank comes up and adopts
 
     1.0 Submit request=a input_tokens=100  at 1.0 this event …
@@ -55,7 +56,13 @@ def settings(**changed: Any) -> Settings:
     """Four ranks of degree 1 or 2 with 100 blocks of 10 tokens, and one decode rank, number 4."""
     values: dict[str, Any] = {
         **{"cp_degrees": (1, 2), "ranks": 4, "home_ranks": 1, "composition": "1CP2/2CP1"},
-        **{"block_tokens": 10, "kv_blocks": 100, "decode_ranks": 1, "decode_kv_blocks": 100},
+        **{
+            "block_tokens": 10,
+            "mark_tokens": 10,
+            "kv_blocks": 100,
+            "decode_ranks": 1,
+            "decode_kv_blocks": 100,
+        },
         **{"max_queue_tokens": 10_000, "max_queue_s": 100.0, "unplaced_wait_s": 10.0},
     }
     return msgspec.convert({**values, **changed}, Settings, strict=False)
@@ -92,10 +99,7 @@ def play(path: Path) -> None:
     """Play a scenario; the first difference fails the test, with its line."""
     exchanges = read(path)
     _, *changed = exchanges.pop(0).text.split()
-    values = dict(part.split("=", 1) for part in changed)
-    if "cp_degrees" in values:
-        values["cp_degrees"] = values["cp_degrees"].split(",")
-    chosen = settings(**values)
+    chosen = settings(**_nested(dict(part.split("=", 1) for part in changed)))
     controller = Controller(chosen, PREFILL_TIME)
     for exchange in exchanges:
         if exchange.text == "boot":
@@ -106,6 +110,17 @@ def play(path: Path) -> None:
         got = "\n".join(f"    {line}" for line in answer)
         if len(answer) != len(exchange.expected) or not all(map(agrees, exchange.expected, answer)):
             pytest.fail(f"{where}\n{got or '    (nothing)'}", pytrace=False)
+
+
+def _nested(values: dict[str, str]) -> dict[str, Any]:
+    """``replication.enabled=true`` stands for a field of a field."""
+    nested: dict[str, Any] = {}
+    for key, value in values.items():
+        group, _, name = key.rpartition(".")
+        (nested.setdefault(group, {}) if group else nested)[name] = value
+    if "cp_degrees" in nested:
+        nested["cp_degrees"] = nested["cp_degrees"].split(",")
+    return nested
 
 
 def read(path: Path) -> list[Exchange]:

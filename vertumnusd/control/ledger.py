@@ -39,7 +39,7 @@ class Ledger:
         self.draining: dict[Worker, WorkerQueue] = {}  # nothing waits there, nor is placed
         self.requests: dict[str, Request] = {}
         self.unplaced: dict[str, Request] = {}  # in order of their deadlines
-        self.promised = Promised(settings.block_tokens)
+        self.promised = Promised(settings.mark_blocks)
         self.queued_tokens = 0  # of requests not dispatched
         self.totals = Counter(dict.fromkeys(TOTALS, 0))
         self._settings = settings
@@ -150,6 +150,11 @@ class Ledger:
             self.homes.release(request.home, request.fresh_blocks)
             request.home = None
             self.queue_of(request.worker).blocked = None
+
+    def release_copy(self, home: int, blocks: int) -> None:
+        """Room that a transfer no longer needs: who waits for room in a home is tried again."""
+        self.homes.release(home, blocks)
+        self.unblock(Blocked.HOME)
 
     def release_decode(self, request: Request) -> None:
         if request.decode_rank is not None:

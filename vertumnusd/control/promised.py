@@ -4,7 +4,7 @@ A follower of a request that has not run yet finds nothing in any cache; placed 
 computes the same prefix again. With this, a worker that is about to have the prefix counts as
 having it.
 
-What is kept are *marks*: every block that ends a stretch of ``MARK_TOKENS``. So the cost of a
+What is kept are *marks*: every block that ends a stretch of ``mark_tokens``. So the cost of a
 request is bounded by its length, not by its number of blocks, and the match is short by less than
 one stretch, never long.
 """
@@ -16,14 +16,12 @@ from collections.abc import Iterator
 from vertumnusd.control.fleet import Worker
 from vertumnusd.messages import HASH_BYTES
 
-MARK_TOKENS = 512
-
 
 class Promised:
     """A multiset of chains for each worker; a chain counts as long as someone will produce it."""
 
-    def __init__(self, block_tokens: int) -> None:
-        self._stride = stride_of(block_tokens)
+    def __init__(self, mark_blocks: int) -> None:
+        self._stride = mark_blocks
         self._workers: dict[bytes, dict[Worker, int]] = {}  # chains through each mark
 
     def __len__(self) -> int:
@@ -52,11 +50,6 @@ class Promised:
                 break
             blocks.update(dict.fromkeys(workers, number * self._stride))
         return blocks
-
-
-def stride_of(block_tokens: int) -> int:
-    """Blocks from one mark to the next."""
-    return max(1, MARK_TOKENS // block_tokens)
 
 
 def marks(chain: bytes, stride: int) -> Iterator[bytes]:

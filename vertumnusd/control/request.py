@@ -46,6 +46,7 @@ class Request:
     stage: Stage = Stage.UNPLACED
     worker: Worker | None = None
     predicted_ns: int = 0
+    preferred_degree: int = 0  # as it was placed last
     home: int | None = None
     fresh_blocks: int = 0  # set aside in the home: those not found in its cache
     decode_rank: int | None = None

@@ -18,6 +18,7 @@ from vertumnusd.control.fleet import Fleet, Worker
 from vertumnusd.control.ledger import NO_DECODE_RANK, Ledger
 from vertumnusd.control.placement import Candidate, Policy, Terms
 from vertumnusd.control.prefill_time import PrefillTime
+from vertumnusd.control.prefix_statistics import PrefixStatistics
 from vertumnusd.control.prefix_trie import PrefixTrie
 from vertumnusd.control.promised import common_blocks
 from vertumnusd.control.request import Request, Stage
@@ -49,6 +50,7 @@ class Scheduler:
     def __init__(self, settings: Settings, prefill_time: PrefillTime, fleet: Fleet) -> None:
         self.ledger = Ledger(settings)
         self.trie = PrefixTrie(settings.ranks, settings.home_ranks)
+        self.statistics = PrefixStatistics(settings, prefill_time)
         self.slo = SloAccount(settings.slo)
         self._settings = settings
         self._prefill_time = prefill_time
@@ -178,6 +180,11 @@ class Scheduler:
         running = self.ledger.queues[worker].dispatched[:1]
         return sum(request.predicted_ns for request in running) / 1e9
 
+    def load_s(self, worker: Worker) -> float:
+        """Its queue, if it serves or drains."""
+        queue = self.ledger.queues.get(worker) or self.ledger.draining.get(worker)
+        return queue.queue_s if queue else 0.0
+
     def waiting_tokens(self, worker: Worker) -> int:
         return sum(request.input_tokens for request in self.ledger.queues[worker].waiting)
 
@@ -288,6 +295,7 @@ class Scheduler:
         terms, preferred_degree = self._policy.place(
             self._candidates(request), request.input_tokens
         )
+        request.preferred_degree = preferred_degree
         worker = terms.candidate.worker
         moved = worker != request.worker
         self.ledger.wait_at(request, worker, terms.service_s)
@@ -366,6 +374,8 @@ class Scheduler:
         uncached = request.input_tokens - cached
         service_s = self._prefill_time.predict_s(worker.degree, uncached, cached)
         self.ledger.dispatch(request, home, fresh_blocks, decode_rank, service_s)
+        if self._settings.replication.enabled:
+            self._observe(request, worker, cached)
         command = Dispatch(
             term=self._fleet.term,
             epoch=self._fleet.standings[worker].epoch,
@@ -380,6 +390,22 @@ class Scheduler:
             decode_blocks=request.decode_blocks,
         )
         return [command]
+
+    def _observe(self, request: Request, worker: Worker, cached_tokens: int) -> None:
+        """Algorithm 1: the path that it reuses, and what it misses where it would rather be."""
+        path, preferred = self._usable_chain(request), request.preferred_degree
+        reused = cached_tokens // self._settings.block_tokens
+        self.statistics.reuse(path[: reused * HASH_BYTES], worker.degree)
+        matched = self.trie.match(path)
+        there = (n for home, n in matched.items() if self._serves_at(home, preferred))
+        longest, at_preferred = max(matched.values(), default=0), max(there, default=0)
+        if at_preferred < longest:
+            path = path[: longest * HASH_BYTES]
+            self.statistics.miss(path, at_preferred, preferred, request.input_tokens)
+
+    def _serves_at(self, home: int, degree: int) -> bool:
+        worker = self._fleet.worker_of(home)
+        return worker.degree == degree and self._fleet.serves(worker)
 
     def _choose_decode_rank(self, request: Request) -> int | None:
         """None while there is no room, or while an older request waits for room."""

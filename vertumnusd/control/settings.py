@@ -111,6 +111,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     unplaced_wait_s: float  # how long a request waits for any worker to serve
     # "paper": the published policy; "ours" also counts blocks that are about to be produced
     policy: Literal["paper", "ours"] = "paper"
+    mark_tokens: int = 512  # promises and statistics of prefixes are kept every so many tokens
     slo: tuple[SloClass, ...] = SLO  # shortest class first
     reconfiguration: ReconfigurationSettings = ReconfigurationSettings()
     replication: ReplicationSettings = ReplicationSettings()
@@ -131,6 +132,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         parse_composition(self.composition, self.cp_degrees, self.ranks)
 
     @property
+    def mark_blocks(self) -> int:
+        return max(1, self.mark_tokens // self.block_tokens)
+
+    @property
     def home_blocks(self) -> int:
         """The longest chain, in blocks, that one home can hold."""
         return self.kv_blocks * self.home_ranks
@@ -144,6 +149,7 @@ _POSITIVE = (
     "ranks",
     "home_ranks",
     "block_tokens",
+    "mark_tokens",
     "kv_blocks",
     "decode_ranks",
     "decode_kv_blocks",
