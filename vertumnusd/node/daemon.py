@@ -35,6 +35,7 @@ from vertumnusd.messages import (
     Lost,
     ModelInfo,
     RankDown,
+    RankUp,
     Refused,
     Withdrawn,
 )
@@ -132,6 +133,7 @@ class Daemon:
         self._loading = "starting"
         self._draining = False
         self._exposed: set[str] = set()
+        self._decode_ranks: set[int] = set()  # that are up
         self._all_exposed = trio.Event()
         self._workers = len(
             parse_composition(config.composition, config.cluster.cp_degrees, config.cluster.ranks)
@@ -146,7 +148,7 @@ class Daemon:
             model,
             str(path),
             RankEvents(
-                up=lambda event: self._hub.rank_up(event),
+                up=self._on_rank_up,
                 down=self._on_rank_down,
                 message=lambda message: self._hub.from_rank(message),
                 progress=self._on_progress,
@@ -206,6 +208,7 @@ class Daemon:
         await self._ranks.all_ready.wait()
         await self._all_exposed.wait()
         self.served = True
+        self._update_readiness()
         host, port = listeners[0].socket.getsockname()[:2]
         composition = self._hub.snapshot()["composition"]
         log.info("serving", url=f"http://{host}:{port}/v1", composition=composition)
@@ -279,8 +282,15 @@ class Daemon:
         self._update_readiness()
         self._notifier.send(STATUS=text)
 
+    def _on_rank_up(self, event: RankUp) -> None:
+        self._hub.rank_up(event)
+        if event.kind == "decode":
+            self._decode_ranks.add(event.rank)
+        self._update_readiness()
+
     def _on_rank_down(self, event: RankDown) -> None:
         self._hub.rank_down(event)
+        self._decode_ranks.discard(event.rank)
         self._update_readiness()
 
     def _report(self, happened: ControlCommand | Refused) -> None:
@@ -290,16 +300,17 @@ class Daemon:
                 log.info("worker exposed", worker=happened.worker, epoch=happened.epoch)
                 if len(self._exposed) == self._workers:
                     self._all_exposed.set()
+                self._update_readiness()
             case Withdrawn():
                 self._exposed.discard(happened.worker)
                 log.warning("worker withdrawn", worker=happened.worker, reason=happened.reason)
+                self._update_readiness()
             case Lost():
                 log.warning(
                     "request lost its rank", request=happened.request, reason=happened.reason
                 )
             case Refused():
                 log.warning("command refused", rank=happened.rank, command=happened.command)
-        self._update_readiness()
 
     def _on_illegal(self, event: ControlEvent, reason: str) -> None:
         """Nonsense costs the rank that sent it its life, and nothing else."""
@@ -310,10 +321,12 @@ class Daemon:
     def _update_readiness(self) -> None:
         if self._draining:
             self._requests.unready = "draining"
-        elif not self._all_exposed.is_set():
+        elif not self.served:
             self._requests.unready = self._loading
+        elif not self._exposed:
+            self._requests.unready = "no worker serves"
         else:
-            self._requests.unready = "" if self._exposed else "no worker serves"
+            self._requests.unready = "" if self._decode_ranks else "no decode rank serves"
 
     def _observe(self, event: Finished | Failed) -> None:
         if isinstance(event, Finished):
