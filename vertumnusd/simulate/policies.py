@@ -35,7 +35,7 @@ THRESHOLDS = (4_096, 8_192, 16_384, 32_768)
 CACHE_THRESHOLDS = (0.3, 0.5, 0.7)
 IMBALANCES = (1, 4, 16)
 RELATIVE_IMBALANCE = 1.5
-OVERLAP_WEIGHTS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+OVERLAP_WEIGHTS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0)
 
 
 Run = Callable[[Choice, Sequence[Arrival], Conditions], Outcome]

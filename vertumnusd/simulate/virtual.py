@@ -151,7 +151,9 @@ class VirtualCluster:
 
     def _next_due(self) -> float:
         deadline = self._controller.next_deadline()
-        times = [time for time in (deadline, self._due[0][0] if self._due else None) if time]
+        times = [due[0] for due in self._due[:1]]
+        if deadline is not None:
+            times.append(deadline)
         if not times or (not self._due and self._now > self._outcome.span_s + STUCK_S):
             waiting = len(self._arrivals) - self._outcome.ended
             raise StuckError(f"{waiting} requests wait at {self._now:.0f} s, and nothing is due")
