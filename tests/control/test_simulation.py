@@ -74,7 +74,7 @@ def _retry_on_any_report(scheduler, report, honest=Scheduler.blocks_changed):
 
 
 def _never_retry_on_reports(scheduler, report):
-    scheduler.trie.apply(report)
+    scheduler.matching.trie.apply(report)
     scheduler.ledger.homes.report(report)
 
 
@@ -82,7 +82,7 @@ def _emptiest_home(scheduler, worker, request):
     home = min(
         worker.homes(scheduler.ledger.homes._home_ranks), key=scheduler.ledger.homes.fullness
     )
-    return home, scheduler._cached_tokens(request).get(home, 0)
+    return home, scheduler.matching.by_home(request).get(home, 0)
 
 
 def _requeue_cancelled(scheduler, event):

@@ -16,17 +16,14 @@ from vertumnusd.control import admission
 from vertumnusd.control.errors import IllegalEvent
 from vertumnusd.control.fleet import Fleet, Worker
 from vertumnusd.control.ledger import NO_DECODE_RANK, Ledger
+from vertumnusd.control.matching import Matching
 from vertumnusd.control.placement import Candidate, Policy, Terms
 from vertumnusd.control.prefill_time import PrefillTime
-from vertumnusd.control.prefix_statistics import PrefixStatistics
-from vertumnusd.control.prefix_trie import PrefixTrie
-from vertumnusd.control.promised import common_blocks
 from vertumnusd.control.request import Request, Stage
 from vertumnusd.control.settings import Settings
 from vertumnusd.control.slo import SloAccount
 from vertumnusd.control.worker_queue import Blocked, WorkerQueue
 from vertumnusd.messages import (
-    HASH_BYTES,
     Abort,
     BlocksChanged,
     Cancel,
@@ -49,8 +46,7 @@ class Scheduler:
 
     def __init__(self, settings: Settings, prefill_time: PrefillTime, fleet: Fleet) -> None:
         self.ledger = Ledger(settings)
-        self.trie = PrefixTrie(settings.ranks, settings.home_ranks)
-        self.statistics = PrefixStatistics(settings, prefill_time)
+        self.matching = Matching(settings, prefill_time, fleet, self.ledger.promised)
         self.slo = SloAccount(settings.slo)
         self._settings = settings
         self._prefill_time = prefill_time
@@ -224,7 +220,7 @@ class Scheduler:
 
     def drop_rank(self, rank: int) -> None:
         """Forget what a lost prefill rank held."""
-        self.trie.drop_rank(rank)
+        self.matching.trie.drop_rank(rank)
         self.ledger.homes.drop_rank(rank)
 
     def blocks_changed(self, report: BlocksChanged) -> None:
@@ -233,7 +229,7 @@ class Scheduler:
         Only when the home comes to have room that it had not: the failed attempt itself changes
         pools, and must not be the reason for the next one.
         """
-        missing = self.trie.apply(report)
+        missing = self.matching.trie.apply(report)
         if missing < 0:
             return
         self.ledger.totals["reports_missing"] += missing
@@ -303,36 +299,13 @@ class Scheduler:
 
     def _candidates(self, request: Request) -> list[Candidate]:
         """Serving workers; not those whose queue is over its limit, unless all are."""
-        cached: dict[Worker, int] = {}
-        for home, tokens in self._cached_tokens(request).items():
-            worker = self._fleet.worker_of(home)
-            cached[worker] = max(tokens, cached.get(worker, 0))
-        for worker, tokens in self._promised_tokens(request).items():
-            cached[worker] = max(tokens, cached.get(worker, 0))
+        cached = self.matching.by_worker(request)
         candidates = [
             Candidate(worker, queue.queue_s, cached.get(worker, 0))
             for worker, queue in self.ledger.queues.items()
         ]
         limit_s = self._settings.max_queue_s
         return [c for c in candidates if c.queue_s <= limit_s] or candidates
-
-    def _cached_tokens(self, request: Request) -> dict[int, int]:
-        """What each home has of the input; at least one token is always left to compute."""
-        block_tokens = self._settings.block_tokens
-        matched = self.trie.match(self._usable_chain(request))
-        return {home: blocks * block_tokens for home, blocks in matched.items()}
-
-    def _promised_tokens(self, request: Request) -> dict[Worker, int]:
-        """What the requests of each worker will have produced when this one's turn comes."""
-        if not self.ledger.promised:
-            return {}
-        promised = self.ledger.promised.match(self._usable_chain(request))
-        block_tokens = self._settings.block_tokens
-        return {worker: blocks * block_tokens for worker, blocks in promised.items()}
-
-    def _usable_chain(self, request: Request) -> bytes:
-        usable = (request.input_tokens - 1) // self._settings.block_tokens
-        return request.submit.chain[: usable * HASH_BYTES]
 
     def _placed(self, request: Request, terms: Terms, preferred_degree: int) -> Placed:
         worker, queue_s, cached_tokens = terms.candidate
@@ -375,7 +348,7 @@ class Scheduler:
         service_s = self._prefill_time.predict_s(worker.degree, uncached, cached)
         self.ledger.dispatch(request, home, fresh_blocks, decode_rank, service_s)
         if self._settings.replication.enabled:
-            self._observe(request, worker, cached)
+            self.matching.observe(request, worker, cached)
         command = Dispatch(
             term=self._fleet.term,
             epoch=self._fleet.standings[worker].epoch,
@@ -391,22 +364,6 @@ class Scheduler:
         )
         return [command]
 
-    def _observe(self, request: Request, worker: Worker, cached_tokens: int) -> None:
-        """Algorithm 1: the path that it reuses, and what it misses where it would rather be."""
-        path, preferred = self._usable_chain(request), request.preferred_degree
-        reused = cached_tokens // self._settings.block_tokens
-        self.statistics.reuse(path[: reused * HASH_BYTES], worker.degree)
-        matched = self.trie.match(path)
-        there = (n for home, n in matched.items() if self._serves_at(home, preferred))
-        longest, at_preferred = max(matched.values(), default=0), max(there, default=0)
-        if at_preferred < longest:
-            path = path[: longest * HASH_BYTES]
-            self.statistics.miss(path, at_preferred, preferred, request.input_tokens)
-
-    def _serves_at(self, home: int, degree: int) -> bool:
-        worker = self._fleet.worker_of(home)
-        return worker.degree == degree and self._fleet.serves(worker)
-
     def _choose_decode_rank(self, request: Request) -> int | None:
         """None while there is no room, or while an older request waits for room."""
         if not request.decode_blocks:
@@ -421,11 +378,10 @@ class Scheduler:
 
         What the request ahead of it promises is there when it starts.
         """
-        cached = self._cached_tokens(request)
+        cached = self.matching.by_home(request)
         for ahead in self.ledger.queues[worker].dispatched:
             if ahead.promised and ahead.home is not None:
-                blocks = common_blocks(self._usable_chain(request), ahead.submit.chain)
-                tokens = blocks * self._settings.block_tokens
+                tokens = self.matching.shared_tokens(request, ahead)
                 cached[ahead.home] = max(tokens, cached.get(ahead.home, 0))
         home = min(
             worker.homes(self._settings.home_ranks),
