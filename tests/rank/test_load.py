@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,20 @@ def test_tensors_that_do_not_fit_are_named(
 ) -> None:
     with pytest.raises(CheckpointError, match=reason):
         loaded(folder(checkpoint, tmp_path, change))
+
+
+def test_tensors_without_a_meaning_are_let_pass(
+    checkpoint: Path, tiny_llama: LlamaForCausalLM, tmp_path: Path
+) -> None:
+    def change(tensors: Weights) -> None:
+        tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(8)
+
+    path = folder(checkpoint, tmp_path, change)
+    config = json.loads((path / "config.json").read_bytes()) | {"tie_word_embeddings": True}
+    (path / "config.json").write_text(json.dumps(config))
+    expected = wanted(tiny_llama)
+    del expected["head"]
+    assert_equal(loaded(path), expected)
 
 
 @pytest.mark.parametrize(

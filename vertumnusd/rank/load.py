@@ -28,6 +28,8 @@ CHUNK_BYTES = (
     8 << 20
 )  # dequantised at once: bounds memory, and the time between two progress reports
 
+ROPE_TABLE = "rotary_emb.inv_freq"
+
 _GGUF_NAMES = {
     "embed": "token_embd",
     "norm": "output_norm",
@@ -153,8 +155,14 @@ def _fill(tensor: Tensor, source: Source, parts: tuple[Part, ...], head_dim: int
 
 
 def _check(source: Source, info: ModelInfo) -> None:
-    """Every tensor is there in its shape, and none that the model would not use."""
-    left = source.shapes()
+    """Every tensor is there in its shape, and none that the model would not use.
+
+    Two kinds without a meaning of their own are let pass: a head beside tied embeddings, and the
+    table of RoPE frequencies that old checkpoints carry.
+    """
+    left = {n: shape for n, shape in source.shapes().items() if not n.endswith(ROPE_TABLE)}
+    if info.tied_embeddings:
+        left.pop(source.name(Part(-1, "head", ())), None)
     for parts in tensor_parts(info).values():
         for part in parts:
             name = source.name(part)
