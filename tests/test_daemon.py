@@ -201,6 +201,19 @@ def test_a_killed_rank_costs_no_answer(node, client):
     assert wait_until(lambda: held(client.get("/v1/cluster")) == 0, 5)
 
 
+@pytest.mark.parametrize("kind", ["prefill", "decode"])
+def test_a_rank_that_was_stopped_while_idle_costs_no_answer(node, client, kind):
+    """Nobody is in the middle of a step: only the answer that never comes can tell."""
+    prompt = "The days of the week are"
+    expected = client.complete(prompt, 8).text
+    assert wait_until(lambda: held(client.get("/v1/cluster")) == 0, 5)
+    os.kill(rank_pid(node, kind), signal.SIGSTOP)
+    answers = ask_at_once(node.port, [prompt] * 6, 8)
+    assert [answer.text for answer in answers] == [expected] * 6
+    assert wait_until(lambda: all_serve(client), 60)
+    assert wait_until(lambda: held(client.get("/v1/cluster")) == 0, 5)
+
+
 def all_serve(client: Client) -> bool:
     view = client.get("/v1/cluster")
     workers = all(worker["state"] == "serving" for worker in view["workers"])
@@ -208,14 +221,15 @@ def all_serve(client: Client) -> bool:
 
 
 def rank_pid(node: Daemon, kind: str) -> int:
-    """A rank's process: prefill ranks are bound to one core each, the decode rank is not."""
+    """A rank's process: the main thread of prefill ranks is bound to a core, the others' is not."""
     ranks = [
         pid
         for pid in children(node.process.pid)
         if b"host_helper" not in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]
     assert len(ranks) == 5
-    return ranks[0] if kind == "prefill" else ranks[-1]
+    bound = [pid for pid in ranks if len(os.sched_getaffinity(pid)) == 1]
+    return bound[0] if kind == "prefill" else next(pid for pid in ranks if pid not in bound)
 
 
 def test_the_metrics_count_what_happened(client):

@@ -51,6 +51,7 @@ from vertumnusd.node.systemd import Notifier
 from vertumnusd.node.tokens import Tokens
 
 HEARTBEAT_S = 0.25
+STALLED_S = 1.0  # a beat this late finds what ranks said meanwhile unread: no time to judge them
 FIRST_TERM = 1  # one node takes the seat at once
 
 EXIT_DONE, EXIT_FAULT, EXIT_USAGE, EXIT_PORT_IN_USE, EXIT_NO_RANKS = range(5)
@@ -270,8 +271,11 @@ class Daemon:
         while True:
             due = trio.current_time() + interval_s
             await trio.sleep_until(due)
-            self._metrics.loop_lag(trio.current_time() - due)
-            self._hub.tick()
+            lag_s = trio.current_time() - due
+            self._metrics.loop_lag(lag_s)
+            if lag_s < STALLED_S:
+                self._hub.tick()
+                self._ranks.tick()
             self._publish_metrics()
             self._notifier.send(WATCHDOG=1)
 

@@ -20,6 +20,7 @@ import structlog
 import trio
 
 from vertumnusd.config import Config
+from vertumnusd.control.owed import Owed
 from vertumnusd.messages import (
     FromHelper,
     FromRank,
@@ -84,6 +85,7 @@ class RankHost:
         self.all_ready = trio.Event()
         self._roots = self._make_roots()
         self._by_rank = {rank: root for root in self._roots for rank in root.ranks}
+        self._owed = Owed(config.rank.progress_timeout_s)
 
     def _make_roots(self) -> list[_Root]:
         cluster = self._config.cluster
@@ -103,7 +105,13 @@ class RankHost:
         """A message to a rank that is gone goes nowhere; ``down`` told or will tell."""
         child = self._by_rank[rank].children.get(rank)
         if child is not None:
+            self._owed.sent(trio.current_time(), rank, message)
             child.send(message)
+
+    def tick(self) -> None:
+        """Kill the ranks that owe an answer for too long."""
+        for rank, message in self._owed.late(trio.current_time()).items():
+            self.kill(rank, f"rank {rank} does not answer {message}")
 
     def kill(self, rank: int, reason: str) -> None:
         root = self._by_rank[rank]
@@ -211,6 +219,8 @@ class RankHost:
     def _forget(self, root: _Root) -> None:
         """Tell the hub that the ranks are gone; before anything ever served, give up."""
         root.ready.clear()
+        for rank in root.ranks:
+            self._owed.gone(rank)
         first, *others = root.ranks
         self._events.down(RankDown(first, root.kind, root.reason, tuple(others)))
         if not self.all_ready.is_set():
@@ -231,6 +241,7 @@ class RankHost:
                 case RankFault():
                     root.reason = root.reason or f"rank {rank}: {message.reason}"
                 case _:
+                    self._owed.heard(trio.current_time(), message)
                     self._events.message(message)
 
         return handle
