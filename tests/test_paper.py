@@ -5,11 +5,20 @@ Each value was worked out by hand; the working stands beside it.
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Iterable
+from typing import Any
 
-from vertumnusd.control.fleet import Worker
+import pytest
+from control.scenario import blocks, settings
+
+from vertumnusd.control.demand import Demand, Window
+from vertumnusd.control.fleet import Worker, composition_name
+from vertumnusd.control.initial_composition import composition_for
 from vertumnusd.control.placement import Candidate, Policy
 from vertumnusd.control.prefill_time import Coefficients, PrefillTime, work
+from vertumnusd.control.prefix_statistics import PrefixStatistics
+from vertumnusd.control.settings import ReconfigurationSettings, SloClass
+from vertumnusd.control.slo import SloAccount
 
 # Ê_C(R, P) = 2 + R/C seconds: 8 tokens take 10 s at degree 1, 6 s at degree 2, 4 s at degree 4.
 SIMPLE = PrefillTime(Coefficients(d_s=2.0, a_s=0.0, b_s=0.0, c_s=1.0, alpha_s=0.0))
@@ -85,3 +94,143 @@ def test_preferred_degree_is_that_of_argmin_J_minus_q():
 
 def chosen(policy: Policy, candidates: list[Candidate]) -> Worker:
     return policy.place(candidates, 8)[0].candidate.worker
+
+
+# --- capacity, demand, decision
+
+
+def test_capacity_is_the_sum_of_kappa():
+    demand = Demand(
+        ReconfigurationSettings(window_s=10, capacity_share=0.5, capacity_shares={4: 0.8})
+    )
+    # κ_2 = 10·0.5 = 5 s, twice; κ_4 = 10·0.8 = 8 s
+    assert demand.capacity_s([CP2, CP2, CP4]) == pytest.approx(18)
+
+
+def test_demand_D_is_the_sum_of_E():
+    demand = Demand(ReconfigurationSettings(long_tokens=100))
+    for service_s, tokens in ((1.5, 100), (2.0, 101), (0.5, 99)):
+        demand.arrive(service_s, tokens)
+    window = demand.close()
+    assert window.demand_s == 4.0
+    # one of three is longer than 100, with 101 of 300 tokens
+    assert window.long_request_share == pytest.approx(1 / 3)
+    assert window.long_token_share == pytest.approx(101 / 300)
+    assert demand.close().requests == 0
+
+
+def test_decision_by_the_thresholds():
+    # κ = 10 s for each of two: 20 s; it splits above 0.9·20 and merges below 0.5·20
+    assert verdicts(demands_s=[18.1]) == ["split"]
+    assert verdicts(demands_s=[18.0]) == ["stay"]
+    assert verdicts(demands_s=[10.0]) == ["stay"]
+    assert verdicts(demands_s=[9.9]) == ["merge"]
+
+
+def test_decision_by_the_share_of_long_requests_when_demand_is_steady():
+    # the first window is the reference; D within 10 % of it is steady, 5 points are a shift
+    assert verdicts([15, 15], long_shares=[0.2, 0.26]) == ["stay", "merge"]
+    assert verdicts([15, 16.5], long_shares=[0.2, 0.14]) == ["stay", "split"]
+    assert verdicts([15, 15], long_shares=[0.2, 0.24]) == ["stay", "stay"]
+    # D changed: a new reference
+    assert verdicts([12, 15, 15], long_shares=[0.2, 0.4, 0.4]) == ["stay", "stay", "stay"]
+
+
+def test_capacity_wins_when_the_signals_disagree():
+    # more long requests ask for a merge; D above 18 s asks for a split
+    assert verdicts([17.5, 18.5], long_shares=[0.2, 0.5])[-1] == "split"
+    assert verdicts([10.5, 9.5], long_shares=[0.5, 0.2])[-1] == "merge"
+
+
+def test_a_merge_needs_the_capacity_afterwards():
+    demand = Demand(ReconfigurationSettings(**TEN_SECONDS, hysteresis=0.1))
+    # one worker is left with κ = 10 s: 0.9·10 less a tenth is 8.1 s
+    assert demand.allows(Window(requests=1, demand_s=8.1), [CP4])
+    assert not demand.allows(Window(requests=1, demand_s=8.2), [CP4])
+
+
+def test_initial_composition_meets_the_demand_with_the_largest_degrees():
+    capacity_s = {2: 5.0, 4: 7.0}
+    # eight ranks: 2CP4 serve 14 s, 1CP4/2CP2 17 s, 4CP2 20 s
+    assert composition(composition_for([14.0, 3.0], capacity_s, 8)) == "2CP4"
+    assert composition(composition_for([14.1], capacity_s, 8)) == "1CP4/2CP2"
+    assert composition(composition_for([20.0], capacity_s, 8)) == "4CP2"
+
+
+def test_initial_composition_without_enough_capacity_has_the_most():
+    assert composition(composition_for([99.0], {2: 5.0, 4: 7.0}, 8)) == "4CP2"
+    # 11 s on four ranks against 2·5 s
+    assert composition(composition_for([99.0], {2: 5.0, 4: 11.0}, 10)) == "2CP4/1CP2"
+
+
+# --- Algorithms 1 and 2
+
+AB = b"".join(blocks("ab"))
+A, B = blocks("ab")
+
+
+def test_algorithm_1_counts_an_access_of_every_node_on_the_reused_path():
+    statistics = prefix_statistics()
+    statistics.reuse(AB, 2)
+    statistics.reuse(AB[:16], 2)
+    assert statistics.access[2] == {A: 2.0, B: 1.0}
+    assert statistics.access[1] == {}
+
+
+def test_algorithm_1_counts_what_is_missed_at_the_preferred_degree():
+    # Ê_2 = 2 + R/2 with blocks of 10 tokens; L = 30, a and ab matched, none of them at degree 2:
+    # a: Ê(30, 0) − Ê(20, 10) = 17 − 12; b: Ê(20, 10) − Ê(10, 20) = 12 − 7
+    statistics = prefix_statistics()
+    statistics.miss(AB, 0, 2, 30)
+    assert statistics.missed[2] == {A: 5.0, B: 5.0}
+    # had a a replica there, only b would be missed
+    statistics = prefix_statistics()
+    statistics.miss(AB, 1, 2, 30)
+    assert statistics.missed[2] == {B: 5.0}
+
+
+def test_algorithm_2_decays_both_statistics_and_forgets():
+    statistics = prefix_statistics(decay=0.5)
+    statistics.reuse(AB, 2)
+    statistics.miss(AB, 0, 2, 30)
+    statistics.decay()
+    assert statistics.access[2] == {A: 0.5, B: 0.5}
+    assert statistics.missed[2] == {A: 2.5, B: 2.5}
+    for _ in range(10):
+        statistics.decay()
+    assert list(statistics.nodes(2)) == []
+
+
+# --- figures of merit
+
+
+def test_attainment_is_weighted_by_tokens():
+    account = SloAccount([SloClass(100, 1.0), SloClass(float("inf"), 10.0)])
+    account.record(50, 0, 0.9)  # met
+    account.record(50, 25, 1.1)  # missed
+    account.record(300, 75, 9.0)  # met, in the other class
+    assert account.attainment == pytest.approx(350 / 400)
+    # 100 of 400 tokens came from cache
+    assert account.hit_rate == pytest.approx(0.25)
+
+
+TEN_SECONDS: dict[str, Any] = {"window_s": 10.0, "capacity_share": 1.0}
+
+
+def verdicts(demands_s: list[float], long_shares: list[float] | None = None) -> list[str]:
+    """What windows of 100 requests each speak for, by themselves, at κ = 20 s."""
+    demand = Demand(ReconfigurationSettings(**TEN_SECONDS))
+    shares = long_shares or [0.0] * len(demands_s)
+    windows = [
+        Window(requests=100, demand_s=d, long_requests=round(100 * share))
+        for d, share in zip(demands_s, shares, strict=True)
+    ]
+    return [demand.judge(window, [CP2, CP4]).verdict for window in windows]
+
+
+def composition(workers: Iterable[Worker]) -> str:
+    return composition_name(workers)
+
+
+def prefix_statistics(**changed: float) -> PrefixStatistics:
+    return PrefixStatistics(settings(replication=changed), SIMPLE)

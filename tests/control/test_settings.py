@@ -24,6 +24,17 @@ def test_a_chain_fits_a_home_by_its_blocks():
         ({"cp_degrees": (2, 3)}, "2 must divide 3"),
         ({"home_ranks": 2}, "2 must divide 1"),
         ({"composition": "3CP1"}, "uses 3 ranks of 4"),
+        ({"policy": "theirs"}, "Invalid enum value 'theirs'"),
+        ({"mark_tokens": 0}, "mark_tokens is 0"),
+        ({"reconfiguration": {"window_s": 0}}, "window_s is 0.0"),
+        (
+            {"reconfiguration": {"merge_below": 0.9}},
+            "merge_below 0.9 must be below split_above 0.9",
+        ),
+        ({"reconfiguration": {"capacity_shares": {2: 0}}}, "capacity_shares .* must be above 0"),
+        ({"replication": {"scan_s": -1}}, "scan_s is -1.0"),
+        ({"replication": {"decay": 1}}, "decay 1.0 must be below 1"),
+        ({"replication": {"reclaim_accesses": 9}}, "reclaim_accesses 9.0 must be below"),
     ],
 )
 def test_a_bad_value_is_refused_with_what_is_allowed(changed, said):

@@ -1,0 +1,130 @@
+"""Promised blocks: the multiset, and placements that count on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from scenario import PREFILL_TIME, blocks, boot, settings
+
+from vertumnusd.control.controller import Controller
+from vertumnusd.control.fleet import Worker
+from vertumnusd.control.promised import Promised, common_blocks
+from vertumnusd.messages import Cancel, Placed, PrefillDone, Submit
+
+LEFT, RIGHT = Worker(1, 0), Worker(1, 1)
+
+
+def chain(path: str) -> bytes:
+    return b"".join(blocks(path))
+
+
+def test_a_worker_promises_the_longest_prefix_of_its_chains():
+    promised = Promised(mark_blocks=1)
+    promised.add(LEFT, chain("abcd"))
+    promised.add(RIGHT, chain("abx"))
+    assert promised.match(chain("abcz")) == {LEFT: 3, RIGHT: 2}
+    assert promised.match(chain("b")) == {}
+
+
+def test_a_chain_promised_twice_stays_until_both_are_gone():
+    promised = Promised(mark_blocks=1)
+    promised.add(LEFT, chain("ab"))
+    promised.add(LEFT, chain("abc"))
+    promised.remove(LEFT, chain("abc"))
+    assert promised.match(chain("abc")) == {LEFT: 2}
+    promised.remove(LEFT, chain("ab"))
+    assert not promised
+
+
+def test_small_blocks_are_promised_in_whole_stretches():
+    promised = Promised(mark_blocks=3)
+    promised.add(LEFT, chain("abcdefgh"))
+    assert len(promised) == 2
+    assert promised.match(chain("abcdefgh")) == {LEFT: 6}
+    assert promised.match(chain("abcde")) == {LEFT: 3}
+
+
+paths = st.text("ab", max_size=12)
+
+
+@given(paths, paths)
+def test_common_blocks_are_those_of_a_walk(one, other):
+    pairs = zip(blocks(one), blocks(other), strict=False)
+    walked = 0
+    for mine, theirs in pairs:
+        if mine != theirs:
+            break
+        walked += 1
+    assert common_blocks(chain(one), chain(other)) == walked
+
+
+# --- placement
+
+
+def booted(policy: str, composition: str = "2CP1") -> Controller:
+    chosen = settings(ranks=2, composition=composition, policy=policy)
+    controller = Controller(chosen, PREFILL_TIME)
+    boot(controller, chosen)
+    return controller
+
+
+def submit(controller: Controller, name: str, path: str, *, keep: bool = True) -> dict[str, Any]:
+    """Five tokens more than the path; the commands by their kind."""
+    event = Submit(name, 0, 10 * len(path) + 5, chain(path), 1, keep)
+    return {type(command).__name__: command for command in controller.step(1.0, event)}
+
+
+def led(policy: str, *, keep: bool = True) -> Controller:
+    """A leader, 1.05 s, runs on CP1[0]; CP1[1] has less to do, 0.95 s."""
+    controller = booted(policy)
+    assert submit(controller, "leader", "abcdefghij", keep=keep)["Placed"].worker == "CP1[0]"
+    assert submit(controller, "other", "zyxwvutsr")["Placed"].worker == "CP1[1]"
+    return controller
+
+
+def test_a_follower_goes_where_its_prefix_is_about_to_be():
+    placed = submit(led("ours"), "follower", "abcdefghijk")["Placed"]
+    # 1.05 s behind the leader and 15 tokens, against 0.95 s and 115 tokens
+    assert (placed.worker, placed.cached_tokens, placed.cost_s) == ("CP1[0]", 100, 1.2)
+
+
+def test_the_published_policy_counts_only_what_is_cached():
+    placed = submit(led("paper"), "follower", "abcdefghijk")["Placed"]
+    assert (placed.worker, placed.cached_tokens) == ("CP1[1]", 0)
+
+
+def test_a_cancelled_leader_promises_nothing():
+    controller = led("ours")
+    controller.step(1.0, Cancel("leader"))
+    assert submit(controller, "follower", "abcdefghijk")["Placed"].cached_tokens == 0
+
+
+def test_a_leader_that_is_not_kept_promises_nothing():
+    controller = led("ours", keep=False)
+    assert submit(controller, "follower", "abcdefghijk")["Placed"].cached_tokens == 0
+
+
+def test_once_it_is_prefilled_only_what_is_cached_counts():
+    controller = led("ours")
+    controller.step(2.0, PrefillDone("leader", 0, 0, 1.0))
+    assert submit(controller, "follower", "abcdefghijk")["Placed"].cached_tokens == 0
+
+
+def test_one_token_is_always_left_to_compute():
+    controller = led("ours")
+    event = Submit("same", 0, 100, chain("abcdefghij"), 1)
+    placed = next(c for c in controller.step(1.0, event) if isinstance(c, Placed))
+    assert placed.cached_tokens == 90
+
+
+def test_a_follower_runs_in_the_home_of_the_one_ahead():
+    homes = {}
+    for policy in ("ours", "paper"):
+        controller = booted(policy, "1CP2")
+        leader = submit(controller, "leader", "abcdefghij")["Dispatch"]
+        follower = submit(controller, "follower", "abcdefghijk")["Dispatch"]
+        homes[policy] = (leader.home_base, follower.home_base, round(follower.predicted_s, 6))
+    # 15 tokens at degree 2 behind what is promised; else 115 in the emptier home
+    assert homes == {"ours": (0, 0, 0.075), "paper": (0, 1, 0.575)}
