@@ -34,7 +34,9 @@ from vertumnusd.messages import (
     Parked,
     Placed,
     PrefillDone,
+    Reclaim,
     Reject,
+    Replicate,
     Resume,
     Returned,
     RoomMissing,
@@ -84,6 +86,9 @@ class Books:
         self.unacknowledged: list[Adopted | Parked] = []
         self.draining: dict[str, DrainWorker] = {}  # exposed workers
         self.drained: set[str] = set()  # … whose leads said so
+        self.transfers: dict[int, tuple[Replicate, float]] = {}  # and their deadlines
+        self.reclaims: list[Reclaim] = []
+        self.now = 0.0
         self.converting: dict[int, Converting] = {}
         self.exposed: dict[str, AdoptWorker] = {}
         self.refused: dict[str, Run] = {}  # worker → what a home of it had no room for
@@ -120,7 +125,7 @@ class Books:
         return all(self.room(rank) >= self.share(run.submit) for rank in self.home(run))
 
     def cached_tokens(self, home: int, submit: Submit) -> int:
-        held = set.union(*(p.held for p in self.pools[home : home + self.settings.home_ranks]))
+        held = self._held(home)
         length = 0
         for block in split(submit.chain):
             if block not in held:
@@ -172,6 +177,10 @@ class Books:
                 self._convert(command)
             case Withdrawn():
                 self._withdraw(command)
+            case Replicate():
+                self._replicate(command)
+            case Reclaim():
+                self._reclaim(command)
             case Placed():
                 assert command.worker in self.exposed
                 assert command.worker not in self.draining
@@ -219,6 +228,44 @@ class Books:
 
     def _unacknowledged(self, epoch: int) -> list[Adopted | Parked]:
         return [ack for ack in self.unacknowledged if ack.epoch == epoch]
+
+    def _replicate(self, command: Replicate) -> None:
+        """What is copied is there, and the destination has all before it."""
+        path = split(command.chain)
+        assert command.transfer not in self.transfers
+        assert set(path) <= self._held(command.source_home)
+        assert set(path[: command.first_block]) <= self._held(command.destination_home)
+        assert path[command.first_block] not in self._held(command.destination_home)
+        self.transfers[command.transfer] = command, self.now + command.deadline_s
+
+    def _reclaim(self, command: Reclaim) -> None:
+        """Nothing that is used, copied, or followed by what is kept; children go first."""
+        blocks = split(command.blocks)
+        assert not self.in_use(command.home, ("admitted", "prefilling", "handing off")) & set(
+            blocks
+        )
+        for transfer, deadline in self.transfers.values():
+            if self.now < deadline and command.home in (
+                transfer.source_home,
+                transfer.destination_home,
+            ):
+                assert not set(blocks) & set(split(transfer.chain))
+        gone: set[bytes] = set()
+        for block in blocks:
+            name = block.rstrip(b"\0")
+            behind = {b for b in self._held(command.home) if b.startswith(name) and b != block}
+            assert {b for b in behind if len(b.rstrip(b"\0")) == len(name) + 1} <= gone
+            gone.add(block)
+        self.reclaims.append(command)
+
+    def in_use(self, home: int, stages: tuple[str, ...]) -> set[bytes]:
+        """Blocks of the chains of all that the home's ranks have to do with."""
+        live = [r for r in self.runs.values() if r.dispatch.home_base == home and not r.lost]
+        return {b for r in live if r.stage in stages for b in split(r.submit.chain)}
+
+    def _held(self, home: int) -> set[bytes]:
+        pools = self.pools[home : home + self.settings.home_ranks]
+        return set().union(*(pool.held for pool in pools))
 
     def _convert(self, command: Converted) -> None:
         """An operation is over. What the ranks still acknowledge of it is late."""

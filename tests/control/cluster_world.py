@@ -16,7 +16,7 @@ from scenario import PREFILL_TIME, blocks, settings
 
 from vertumnusd.control.controller import Controller, IllegalEvent, Settings
 from vertumnusd.control.fleet import Worker, lattice, parts
-from vertumnusd.control.settings import ReconfigurationSettings
+from vertumnusd.control.settings import ReconfigurationSettings, ReplicationSettings
 from vertumnusd.messages import (
     Abort,
     BlocksChanged,
@@ -32,11 +32,13 @@ from vertumnusd.messages import (
     RankDown,
     RankUp,
     Reject,
+    Replicated,
     Returned,
     RoomMissing,
     Seated,
     Split,
     Submit,
+    TransferFailed,
 )
 
 GEOMETRIES = (
@@ -77,6 +79,15 @@ class World:
             max_queue_s=choose((3.0, 30.0)),
             unplaced_wait_s=5.0,
             policy=choose(("paper", "ours")),
+            replication=ReplicationSettings(
+                enabled=choose((True, False)),
+                scan_s=2.0,
+                inter_missed_s=0.05,
+                intra_accesses=0.6,
+                reclaim_accesses=0.4,
+                reclaim_above=0.1,
+                transfer_deadline_s=choose((4.0, 40.0)),
+            ),
             reconfiguration=ReconfigurationSettings(
                 automatic=choose((True, False)),
                 window_s=4.0,
@@ -96,7 +107,7 @@ class World:
             *[self.progress] * 12,
             *[self.acknowledge] * 8,
             *[self.rank_up, self.finish_drain] * 4,
-            *[self.pass_time, self.convert] * 3,
+            *[self.pass_time, self.convert, self.transfer, self.delete] * 3,
             *[self.cancel, self.foreign_pin, self.late_event] * 2,
             *[self.kill, self.restart],
         )
@@ -115,8 +126,9 @@ class World:
             self.acknowledge()
             self.finish_drain()
             self.progress()
+            self.transfer()
             busy = books.waiting() or books.runs or books.unacknowledged or books.converting
-            if not (busy or books.down()):
+            if not (busy or books.down() or books.transfers):
                 break
         self._check_base_line()
 
@@ -125,7 +137,8 @@ class World:
         for client in self.books.clients.values():
             assert len(client.ends) == 1, client
         assert self.controller.idle()
-        assert self.settings.reconfiguration.automatic or self.controller.next_deadline() is None
+        periodic = self.settings.reconfiguration.automatic or self.settings.replication.enabled
+        assert periodic or self.controller.next_deadline() is None
         view = json.loads(json.dumps(self.controller.snapshot(self.now)))
         assert all(worker["queue_s"] == 0 for worker in view["workers"])
         assert all(home["reserved_blocks"] == 0 for home in view["homes"])
@@ -212,6 +225,36 @@ class World:
             books.drained.add(drain.worker)
             self.happen(Drained(1, drain.operation, drain.degree, drain.base))
 
+    def transfer(self) -> None:
+        """A transfer ends: everything is installed and reported, or nothing of it ever will be."""
+        books = self.books
+        if not books.transfers:
+            return
+        number = self.random.choice(sorted(books.transfers))
+        command, deadline = books.transfers.pop(number)
+        if self.now > deadline or self.random.random() < 0.2:
+            self.happen(TransferFailed(number, "no room"))
+            return
+        path = list(enumerate(split(command.chain)))
+        for index, block in path[command.first_block :]:
+            rank = command.destination_home + (index + block[0]) % self.settings.home_ranks
+            if block not in books.pools[rank].held:
+                books.pools[rank].held.add(block)
+                self.report(rank, stored=block)
+        self.happen(Replicated(number))
+
+    def delete(self) -> None:
+        """The ranks of a home delete what they were told to, but for what is pinned by now."""
+        if not self.books.reclaims:
+            return
+        command = self.books.reclaims.pop(0)
+        pinned = self.books.in_use(command.home, ("prefilling", "handing off"))
+        for block in split(command.blocks):
+            for rank in range(command.home, command.home + self.settings.home_ranks):
+                if block in self.books.pools[rank].held - pinned:
+                    self.books.pools[rank].held.discard(block)
+                    self.report(rank, evicted=block)
+
     def kill(self) -> None:
         """A rank dies, perhaps with others of its kind."""
         if not self.books.up():
@@ -243,8 +286,11 @@ class World:
     def pass_time(self) -> None:
         self.now += self.random.choice((0.1, 2.0))
         deadline = self.controller.next_deadline()
+        self.books.now = self.now
         commands = self.controller.tick(self.now)
-        assert bool(commands) == (deadline is not None and deadline <= self.now)
+        due = deadline is not None and deadline <= self.now
+        assert due or not commands
+        assert commands or not due or self.settings.replication.enabled
         if commands:
             self.books.refused.clear()
         for command in commands:
@@ -280,6 +326,13 @@ class World:
             books.lose_cancelled(lambda run: run.dispatch.decode_rank == rank)
             return
         books.pools[rank] = Pool()
+        home = rank - rank % self.settings.home_ranks
+        books.transfers = {
+            number: (command, deadline)
+            for number, (command, deadline) in books.transfers.items()
+            if home not in (command.source_home, command.destination_home)
+        }
+        books.reclaims = [command for command in books.reclaims if command.home != home]
         books.unacknowledged = [ack for ack in books.unacknowledged if ack.rank != rank]
         books.adopting = {w: c for w, c in books.adopting.items() if rank not in w.ranks}
 
@@ -295,7 +348,8 @@ class World:
         pool = self.books.pools[rank]
         if pool.up:
             pool.version += 1
-            pair = bytes(16) + stored if stored else b""
+            parent = stored.rstrip(b"\0")[:-1].ljust(16, b"\0")
+            pair = parent + stored if stored else b""
             pinned = sum(pool.pins.values())
             self.happen(BlocksChanged(rank, pool.version, pair, evicted, len(pool.held), pinned, 0))
 
