@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from vertumnusd.__main__ import main
 from vertumnusd.config import PROFILES, Config, ConfigError, ModelConfig, load_config, load_profile
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -25,6 +26,16 @@ def test_the_sample_file_holds_every_key_with_its_default():
 def test_the_sample_and_the_demo_file_load():
     assert load_config(ROOT / "etc" / "vertumnusd.toml") == Config()
     assert load_config(ROOT / "etc" / "demo.toml").composition == "1CP2/2CP1"
+
+
+def test_what_is_shown_is_a_file_that_says_the_same(tmp_path, capsys):
+    path = write(tmp_path, '[model]\nname = "a\\"\\\\b"\n[placement]\nlambda = 1e-9\n')
+    assert main(["config", "show", str(path)]) == 0
+    shown = write(tmp_path, capsys.readouterr().out)
+    assert load_config(shown).model.name == 'a"\\b'
+    assert load_config(shown) == load_config(
+        None, {"model": {"name": 'a"\\b'}, "placement": {"lambda": 1e-9}}
+    )
 
 
 def test_flags_win_over_the_file(tmp_path):
@@ -53,6 +64,12 @@ def test_flags_win_over_the_file(tmp_path):
         ("[cluster]\nranks = 4\ncomposition = '2CP4'\n", ["composition = '2CP4'", "degrees are 1"]),
         ("[cluster]\nranks = 4\ncomposition = '3CP1'\n", ["3CP1", "uses 3 ranks of 4"]),
         ("[cluster]\nranks = 4\ncomposition = 'CP1'\n", ["'CP1' is not like"]),
+        ("[cluster]\nranks = 1025\n", ["cluster.ranks = 1025", "1024"]),
+        ("[cluster]\nranks = 0\n", ["cluster.ranks = 0", "1024"]),
+        ("[cluster]\ndecode_ranks = 0\n", ["cluster.decode_ranks = 0", "1024"]),
+        ("[node]\ndrain_s = inf\n", ["node.drain_s = inf", "finite"]),
+        ("[placement]\nlambda = nan\n", ["placement.lambda = nan", "finite"]),
+        ("[rank]\nmax_restarts = -1\n", ["rank.max_restarts = -1"]),
         ("[cache]\nblock_tokens = 4\n", ["cache.block_tokens = 4", "8 … 512"]),
         ("[cache]\nkv_tokens = 4\n", ["cache.kv_tokens = 4", "16"]),
         ("[placement]\nbeta = 0.5\n", ["placement.beta = 0.5", "1 or more"]),

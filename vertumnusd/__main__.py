@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import json
 import re
 import sys
 from pathlib import Path
@@ -165,9 +166,17 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    config: Config = load_config(arguments.file)
-    print(msgspec.toml.encode(config).decode(), end="")
+    print(_toml(load_config(arguments.file)), end="")
     return 0
+
+
+def _toml(config: Config) -> str:
+    """Every section and key. JSON spells numbers, lists and strings as TOML does."""
+    sections = msgspec.to_builtins(config)
+    return "\n".join(
+        f"[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items())
+        for name, keys in sections.items()
+    )
 
 
 if __name__ == "__main__":

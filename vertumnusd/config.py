@@ -7,6 +7,7 @@ value raises :class:`ConfigError` with file, key, value, what is allowed, and th
 from __future__ import annotations
 
 import difflib
+import math
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import msgspec
 from vertumnusd.control.fleet import parse_composition
 from vertumnusd.control.prefill_time import Coefficients, PrefillTime
 
+MOST_RANKS = 1024  # of one node; a typing error should not start a process for each
 PROFILES = Path(__file__).resolve().parent.parent / "etc" / "profiles"
 
 
@@ -178,7 +180,9 @@ def _check_values(source: str, config: Config) -> None:
     require(powers, "cluster.cp_degrees", list(degrees), "a list of powers of two is expected")
     rising = sorted(set(degrees)) == list(degrees)
     require(rising, "cluster.cp_degrees", list(degrees), "rising, each once, is expected")
-    fits = cluster.ranks >= 1 and cluster.ranks % min(degrees) == 0
+    for key, count in (("ranks", cluster.ranks), ("decode_ranks", cluster.decode_ranks)):
+        require(1 <= count <= MOST_RANKS, f"cluster.{key}", count, f"1 … {MOST_RANKS} is allowed")
+    fits = cluster.ranks % min(degrees) == 0
     require(fits, "cluster.ranks", cluster.ranks, f"a multiple of {min(degrees)} is expected")
     homes = config.home_ranks
     home_fits = homes >= 1 and min(degrees) % homes == 0
@@ -186,7 +190,6 @@ def _check_values(source: str, config: Config) -> None:
     require(
         home_fits, "cluster.home_ranks", homes, f"a home lies in every worker: one of {divisors}"
     )
-    require(cluster.decode_ranks >= 1, "cluster.decode_ranks", cluster.decode_ranks, "at least 1")
     require(0 <= config.node.port <= 65535, "node.port", config.node.port, "0 … 65535 is allowed")
     require(
         model.dtype in ("float32", "bfloat16"),
@@ -201,7 +204,7 @@ def _check_values(source: str, config: Config) -> None:
         ("decode_kv_tokens", cache.decode_kv_tokens),
     ):
         require(tokens >= block, f"cache.{key}", tokens, f"at least one block of {block}")
-    _check_positive(require, config)
+    _check_numbers(require, config)
     try:
         parse_composition(config.composition, degrees, cluster.ranks)
     except ValueError as error:
@@ -210,8 +213,15 @@ def _check_values(source: str, config: Config) -> None:
         ) from error
 
 
-def _check_positive(require: Any, config: Config) -> None:
+def _check_numbers(require: Any, config: Config) -> None:
     placement, rank = config.placement, config.rank
+    for section in msgspec.structs.fields(Config):
+        for field in msgspec.structs.fields(section.type):
+            value = getattr(getattr(config, section.name), field.name)
+            finite = not isinstance(value, float) or math.isfinite(value)
+            key = f"{section.encode_name}.{field.encode_name}"
+            require(finite, key, value, "a finite number is expected")
+    require(rank.max_restarts >= 0, "rank.max_restarts", rank.max_restarts, "0 or more is allowed")
     require(placement.beta >= 1, "placement.beta", placement.beta, "1 or more is allowed")
     require(placement.lambda_ >= 0, "placement.lambda", placement.lambda_, "0 or more is allowed")
     for key, value in (

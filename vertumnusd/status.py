@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import sys
 import urllib.error
@@ -16,13 +17,10 @@ def status(url: str, api_key_file: Path | None, as_json: bool) -> int:
     """Ask the node at ``url`` and print what it says. Returns the exit status."""
     try:
         view = _fetch(url.rstrip("/") + "/v1/cluster", api_key_file)
-    except (OSError, ValueError) as error:
+        print(json.dumps(view, indent=2) if as_json else "\n".join(render(view)))
+    except (OSError, ValueError, http.client.HTTPException) as error:
         print(f"vertumnusd status: {url}: {_reason(error)}", file=sys.stderr)
         return 1
-    if as_json:
-        print(json.dumps(view, indent=2))
-    else:
-        print("\n".join(render(view)))
     return 0
 
 
@@ -34,15 +32,17 @@ def _fetch(url: str, api_key_file: Path | None) -> dict[str, Any]:
     request = urllib.request.Request(url, headers=headers)
     with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
         view = json.load(answer)
-    if not isinstance(view, dict):
+    if not isinstance(view, dict) or "workers" not in view:
         raise ValueError("the answer is not a cluster")
     return view
 
 
-def _reason(error: OSError | ValueError) -> str:
+def _reason(error: Exception) -> str:
     if isinstance(error, urllib.error.HTTPError):
         with error:
             return f"HTTP {error.code} {error.reason}"
+    if isinstance(error, json.JSONDecodeError | http.client.HTTPException):
+        return f"this is no vertumnusd: {str(error).strip()}"
     return str(getattr(error, "reason", error))
 
 
