@@ -10,7 +10,8 @@
     2.0 PrefillDone request=a              an event that leads to no command
 
 Fields of events that are left out have the defaults below; of commands, the fields named are
-compared. ``chain=ab`` stands for the blocks named a and ab. Besides events there are ``tick``,
+compared. ``chain=ab`` stands for the blocks named a and ab, and so does ``stored=ab``;
+``stored=b,abcd`` stands for the last blocks of these paths alone. Besides events there are ``tick``,
 ``idle`` (the base line is reached) and ``waits`` (why requests wait, as ``reason: count``), and in
 place of commands ``illegal``.
 """
@@ -70,7 +71,11 @@ def settings(**changed: Any) -> Settings:
 
 def blocks(path: str) -> list[bytes]:
     """One block for each letter, named by the path up to it."""
-    return [path[: n + 1].encode().ljust(16, b"\0") for n in range(len(path))]
+    return [name_of(path[: n + 1]) for n in range(len(path))]
+
+
+def name_of(path: str) -> bytes:
+    return path.encode().ljust(16, b"\0")
 
 
 def boot(controller: Controller, settings: Settings, now: float = 0.0) -> None:
@@ -160,9 +165,9 @@ def event(name: str, parts: list[str]) -> ControlEvent:
         if key in fields:
             fields[key] = b"".join(blocks(fields[key]))
     if "stored" in fields:
-        path = blocks(fields["stored"])
-        parents = [bytes(16), *path]
-        fields["stored"] = b"".join(map(bytes.__add__, parents, path))
+        whole, *more = fields["stored"].split(",")
+        ends = [whole, *more] if more else [whole[: n + 1] for n in range(len(whole))]
+        fields["stored"] = b"".join(name_of(end[:-1]) + name_of(end) for end in ends)
     if "also" in fields:
         fields["also"] = fields["also"].split(",")
     return msgspec.convert({"type": name, **fields}, ControlEvent, strict=False)

@@ -1,15 +1,14 @@
-"""The global prefix trie: which ranks hold which KV blocks, and the longest prefix of each home.
+"""The global prefix trie: which ranks hold which KV blocks, and the longest prefix at each home.
 
-A block is named by a chained hash, so its name alone fixes the path from the root to it, and the
-trie needs no nodes or edges: one dict from block to holders, a bit for each rank, is all of
-it. A walk along a request's chain is a walk down the trie. It lives outside the garbage
-collector's sight (dicts of bytes and ints are not tracked), which with a million blocks
-matters more than anything else.
+A block is named by a chained hash, so its name fixes the path from the root to it. Ranks report the
+blocks that they store and evict, one by one and in any order between ranks; ``block_runs.py`` keeps
+them as a tree in which stretches of a chain with the same holders are one piece. A walk along a
+request's chain therefore costs what the holders change on its way, not its length: each piece is
+compared with the chain as a whole, and its holders are those homes that held all before it, too.
 
-Consistency: blocks come and go one by one, from several ranks, in any order between ranks. A block
-whose parent is not held (evicted in between, or not reported yet by the rank that owns it) stays
-on record, and counts as soon as its whole path does; until then no walk reaches it. So the trie
-never claims an incomplete path, and a block that no rank holds takes no memory.
+Nothing incomplete is ever claimed: a home leaves the walk at the first block that it lacks, and a
+block whose parent is unknown waits outside (``pending_blocks.py``). A block that nobody holds, with
+none behind it, takes no memory.
 """
 
 from __future__ import annotations
@@ -17,30 +16,39 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
+import numpy as np
+
+from vertumnusd.control.block_index import NOT_FOUND
+from vertumnusd.control.block_runs import BlockRuns
 from vertumnusd.control.errors import IllegalEvent
+from vertumnusd.control.pending_blocks import PendingBlocks, split
+from vertumnusd.control.run_table import NONE
 from vertumnusd.messages import HASH_BYTES, BlocksChanged
 
-_BLOCK = struct.Struct(f"{HASH_BYTES}s")
-_CHILD = struct.Struct(f"{HASH_BYTES}x{HASH_BYTES}s")  # a stored pair; the parent's name is implied
+ROOT = bytes(HASH_BYTES)  # the parent of first blocks
+_NAME = np.dtype(f"V{HASH_BYTES}")
+_WORDS = struct.Struct("=2Q")
+TIDIED = 256  # runs that each update looks at after a rank was lost
 
 
 class PrefixTrie:
     """Holders of every block that some rank keeps.
 
-    In a home of several ranks each block of a chain is owned, and so reported, by one of them: the
-    home holds a block when any of its ranks reports it. Ranks are recorded, not homes, since
-    a rank can be lost alone.
+    In a home of several ranks each block of a chain is owned, and so reported, by one of them
+    (``layout.py``): the home holds a block when its owner reports it. Ranks are recorded, not
+    homes, since a rank can be lost alone.
     """
 
     def __init__(self, ranks: int, home_ranks: int) -> None:
-        self._home_ranks = home_ranks
-        self._homes = sum(1 << base for base in range(0, ranks, home_ranks))
-        self._holders: dict[bytes, int] = {}
-        self._held: list[dict[bytes, None]] = [{} for _ in range(ranks)]
+        self.tree = BlockRuns(ranks, home_ranks)
+        self._pending = PendingBlocks(ranks, home_ranks)
         self._versions = [0] * ranks
+        self._untidy = range(0)
 
     def __len__(self) -> int:
-        return len(self._holders)
+        return self.tree.blocks + len(self._pending)
+
+    # --- reports of the ranks -----------------------------------------------------------------
 
     def apply(self, report: BlocksChanged) -> int:
         """Take a rank's report in, and return how many before it are missing.
@@ -49,7 +57,7 @@ class PrefixTrie:
         trie goes on with what this and later reports say. It then knows less than the rank holds,
         never more. A repeated report, with a negative count, is ignored.
         """
-        if len(report.stored) % _CHILD.size or len(report.evicted) % _BLOCK.size:
+        if len(report.stored) % (2 * HASH_BYTES) or len(report.evicted) % HASH_BYTES:
             raise IllegalEvent(f"rank {report.rank} reported blocks of odd length")
         rank = report.rank
         missing = report.version - self._versions[rank] - 1
@@ -58,57 +66,119 @@ class PrefixTrie:
         if missing > 0:
             self.drop_rank(rank)
         self._versions[rank] = report.version
-        for (block,) in _CHILD.iter_unpack(report.stored):
-            self._holders[block] = self._holders.get(block, 0) | 1 << rank
-            self._held[rank][block] = None
-        for (block,) in _BLOCK.iter_unpack(report.evicted):
-            if block in self._held[rank]:
-                del self._held[rank][block]
-                self._clear(block, rank)
+        if report.stored:
+            self._store(rank, report.stored)
+        if report.evicted:
+            self._evict(rank, report.evicted)
+        if self._untidy:
+            self._tidy()
         return missing
 
     def drop_rank(self, rank: int) -> None:
-        """Forget all that a lost rank held; its successor starts empty, at version 1."""
-        for block in self._held[rank]:
-            self._clear(block, rank)
-        self._held[rank] = {}
+        """Forget all that a lost rank held; its successor starts empty, at version 1.
+
+        It holds nothing from now on; the memory is given back with this and the next updates.
+        """
+        self.tree.wipe(rank)
+        self._pending.drop(rank)
         self._versions[rank] = 0
+        self._untidy = range(len(self.tree.runs))
+        self._tidy()
+
+    def _store(self, rank: int, stored: bytes) -> None:
+        pairs = np.frombuffer(stored, _NAME)
+        parents, names = pairs[::2].tobytes(), pairs[1::2].tobytes()
+        if parents[HASH_BYTES:] == names[:-HASH_BYTES]:
+            self._store_chain(rank, parents[:HASH_BYTES], names)
+        else:
+            self._store_each(rank, split(parents), split(names))
+
+    def _store_chain(self, rank: int, parent: bytes, chain: bytes) -> None:
+        node = self._find(parent)
+        if node == NOT_FOUND:
+            self._store_each(rank, split(parent + chain)[:-1], split(chain))
+            return
+        self.tree.store(1 << rank, node, chain)
+        if self._pending:
+            for block in split(chain):
+                self._settle(block)
+
+    def _store_each(self, rank: int, parents: list[bytes], blocks: list[bytes]) -> None:
+        """Blocks that are not one chain wait first, and are then taken a chain at a time."""
+        for parent, block in zip(parents, blocks, strict=True):
+            self._pending.add(rank, parent, block)
+        for parent in parents:
+            self._settle(parent)
+
+    def _settle(self, parent: bytes) -> None:
+        """Store what waits for this block, if it is there, and what waits behind that."""
+        parents = [parent]
+        while parents:
+            parent = parents.pop()
+            if parent in self._pending and (node := self._find(parent)) != NOT_FOUND:
+                for ranks, chain in self._pending.take(parent):
+                    self.tree.store(ranks, node, chain)
+                    parents.append(chain[-HASH_BYTES:])
+
+    def _evict(self, rank: int, evicted: bytes) -> None:
+        for block in split(evicted):
+            node = self._find(block)
+            if node == NOT_FOUND:
+                self._pending.remove(rank, block)
+            elif self.tree.ranks_at(node) >> rank & 1:
+                self.tree.evict(rank, node)
+
+    def _tidy(self) -> None:
+        for run in self._untidy[:TIDIED]:
+            self.tree.tidy(run)
+        self._untidy = self._untidy[TIDIED:]
+
+    # --- the longest prefix -------------------------------------------------------------------
 
     def match(self, chain: bytes) -> dict[int, int]:
-        """Blocks of the longest complete prefix, by base rank of the home; none for homes without.
+        """Blocks of the longest complete prefix, by base rank; none for homes without any."""
+        return {base: blocks for homes, blocks in self.prefixes(chain) for base in bits(homes)}
 
-        One walk for all homes, which ends where the last home does.
+    def prefixes(self, chain: bytes) -> list[tuple[int, int]]:
+        """Homes (a bit for the base rank of each) by the blocks of their longest complete prefix.
+
+        Shortest first; homes without any prefix are left out.
         """
-        alive = self._homes
-        lengths: dict[int, int] = {}
-        for depth, (block,) in enumerate(_BLOCK.iter_unpack(chain)):
-            ended = alive & ~self._homes_of(self._holders.get(block, 0))
-            if ended:
-                if depth:
-                    lengths.update((base, depth) for base in _bits(ended))
-                alive ^= ended
-                if not alive:
-                    return lengths
-        if chain:
-            lengths.update((base, len(chain) // HASH_BYTES) for base in _bits(alive))
-        return lengths
+        tree = self.tree
+        words = memoryview(chain).cast("Q")
+        found: list[tuple[int, int]] = []
+        homes, block, count = tree.homes, 0, len(words) // 2
+        while block < count:
+            node = tree.index.find(words[2 * block], words[2 * block + 1])
+            if node == NOT_FOUND:
+                break
+            length = tree.common(node, chain, block)
+            for step, mask in enumerate(tree.lane_masks(node, length)):
+                remaining = homes & mask
+                if remaining != homes and block + step:
+                    found.append((homes ^ remaining, block + step))
+                homes = remaining
+            if not homes:
+                return found
+            block += length
+        if block:
+            found.append((homes, block))
+        return found
 
-    def _homes_of(self, holders: int) -> int:
-        """From a bit for each rank to a bit, at its base rank, for each home."""
-        folded = holders
-        for rank in range(1, self._home_ranks):
-            folded |= holders >> rank
-        return folded & self._homes
+    # --- single nodes, for replication --------------------------------------------------------
 
-    def _clear(self, block: bytes, rank: int) -> None:
-        remaining = self._holders[block] & ~(1 << rank)
-        if remaining:
-            self._holders[block] = remaining
-        else:
-            del self._holders[block]
+    def node(self, name: bytes) -> int | None:
+        """The number of a block, which stays the same as long as some rank needs it here."""
+        node = self._find(name)
+        return None if node == NOT_FOUND else node
+
+    def _find(self, name: bytes) -> int:
+        if name == ROOT:
+            return NONE
+        return self.tree.index.find_any(*_WORDS.unpack(name))
 
 
-def _bits(mask: int) -> Iterator[int]:
+def bits(mask: int) -> Iterator[int]:
     while mask:
         lowest = mask & -mask
         yield lowest.bit_length() - 1

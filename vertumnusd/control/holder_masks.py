@@ -1,0 +1,57 @@
+"""Sets of ranks as bit masks, each kept once, under a small number.
+
+Most blocks of a trie share a few sets of holders. Keeping a number instead of the mask costs four
+bytes however many ranks there are, and a lost rank is wiped from all of them at once.
+"""
+
+from __future__ import annotations
+
+NOBODY = 0  # the number of the empty set
+
+
+class HolderMasks:
+    """``masks[number]`` is the mask; every number counts its users and is free after the last."""
+
+    def __init__(self) -> None:
+        self.masks = [0]
+        self._users = [1]
+        self._numbers = {0: NOBODY}
+        self._free: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.masks) - len(self._free)
+
+    def use(self, mask: int) -> int:
+        """The number of ``mask``, with one more user."""
+        number = self._numbers.get(mask)
+        if number is not None:
+            self._users[number] += 1
+            return number
+        if self._free:
+            number = self._free.pop()
+            self.masks[number], self._users[number] = mask, 1
+        else:
+            number = len(self.masks)
+            self.masks.append(mask)
+            self._users.append(1)
+        self._numbers[mask] = number
+        return number
+
+    def use_again(self, number: int) -> int:
+        self._users[number] += 1
+        return number
+
+    def leave(self, number: int) -> None:
+        """One user less."""
+        self._users[number] -= 1
+        if not self._users[number]:
+            if self._numbers.get(self.masks[number]) == number:
+                del self._numbers[self.masks[number]]
+            self.masks[number] = 0
+            self._free.append(number)
+
+    def wipe(self, rank: int) -> None:
+        """Take ``rank`` out of every set. Two numbers may stand for the same set afterwards."""
+        self.masks[:] = [mask & ~(1 << rank) for mask in self.masks]
+        self._numbers = {mask: number for number, mask in enumerate(self.masks) if mask}
+        self._numbers[0] = NOBODY
