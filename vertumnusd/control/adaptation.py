@@ -46,7 +46,8 @@ class Adaptation:
             self._began, self._ends = now, now + self._settings.window_s
 
     def arrive(self, placed: Placed) -> None:
-        self._demand.arrive(placed.service_s, placed.input_tokens)
+        if self._ends is not None:
+            self._demand.arrive(placed.service_s, placed.input_tokens)
 
     def hold(self, until: float) -> None:
         """Windows are judged, and nothing is begun before ``until``."""

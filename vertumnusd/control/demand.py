@@ -16,6 +16,7 @@ have enough requests; one window of twenty seconds proves nothing about a load t
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -57,25 +58,23 @@ class Demand:
 
     def __init__(self, settings: ReconfigurationSettings) -> None:
         self._settings = settings
-        self._arrived = Window()
+        self._demand_s, self._lengths = 0.0, array("q")
         self._reference: Window | None = None
         self._verdict = "stay"
         self._held = 0
         self._evidence = 0  # requests in the windows that held
 
     def arrive(self, service_s: float, input_tokens: int) -> None:
-        so_far, long = self._arrived, input_tokens > self._settings.long_tokens
-        self._arrived = Window(
-            so_far.requests + 1,
-            so_far.demand_s + service_s,
-            so_far.tokens + input_tokens,
-            so_far.long_requests + long,
-            so_far.long_tokens + long * input_tokens,
-        )
+        self._demand_s += service_s
+        self._lengths.append(input_tokens)
 
     def close(self) -> Window:
         """End the window; the next one begins."""
-        window, self._arrived = self._arrived, Window()
+        long = [tokens for tokens in self._lengths if tokens > self._settings.long_tokens]
+        window = Window(
+            len(self._lengths), self._demand_s, sum(self._lengths), len(long), sum(long)
+        )
+        self._demand_s, self._lengths = 0.0, array("q")
         return window
 
     def capacity_s(self, workers: Iterable[Worker]) -> float:
