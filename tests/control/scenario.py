@@ -11,7 +11,7 @@
 
 Fields of events that are left out have the defaults below; of commands, the fields named are
 compared. ``chain=ab`` stands for the blocks named a and ab, and so does ``stored=ab``;
-``stored=b,abcd`` stands for the last blocks of these paths alone. Besides events there are ``tick``,
+``stored=b,abcd`` stands for the last blocks of these paths. Besides events there are ``tick``,
 ``idle`` (the base line is reached) and ``waits`` (why requests wait, as ``reason: count``), and in
 place of commands ``illegal``.
 """
