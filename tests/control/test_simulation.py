@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import pytest
+from cluster_books import split
 from cluster_world import World
 
 from vertumnusd.control import worker_queue
@@ -12,10 +14,13 @@ from vertumnusd.control.decode_pools import DecodePools
 from vertumnusd.control.fleet import Fleet
 from vertumnusd.control.homes import Homes
 from vertumnusd.control.ledger import Ledger
+from vertumnusd.control.prefix_nodes import PrefixNodes
 from vertumnusd.control.prefix_trie import PrefixTrie
 from vertumnusd.control.reconfig import Operations
+from vertumnusd.control.replication import Replication
 from vertumnusd.control.request import Stage
 from vertumnusd.control.scheduler import Scheduler
+from vertumnusd.messages import BlocksChanged
 
 ACTIONS = 200
 
@@ -127,6 +132,15 @@ def _replace_apart(fleet, before, after, *, at_once, honest=Fleet.replace):
     return honest(fleet, before, after, at_once=False)
 
 
+def _publish_at_once(replication, now, kind, copy, honest=Replication._replicate):
+    trie, path = replication._scheduler.matching.trie, split(copy.chain)
+    for parent, block in itertools.pairwise([bytes(16), *path]):
+        rank = copy.destination
+        report = BlocksChanged(rank, trie._versions[rank] + 1, parent + block, b"", 0, 0, 0)
+        trie.apply(report)
+    return honest(replication, now, kind, copy)
+
+
 MUTANTS = {
     "accept an old attempt": mutant(Ledger, "current", _any_attempt),
     "keep the time of a cancelled request": mutant(Ledger, "unbind", _no_time_of_queued),
@@ -156,6 +170,13 @@ MUTANTS = {
     "adopt with one rank not parked": mutant(Operations, "parked", _parked_by_one),
     "keep the epoch on a rollback": mutant(Operations, "_roll_back", _roll_back_same_epoch),
     "expose the halves one by one": mutant(Fleet, "replace", _replace_apart),
+    "promise what was cancelled": mutant(Ledger, "withdraw_promise", nothing),
+    "publish before the install": mutant(Replication, "_replicate", _publish_at_once),
+    "reclaim what is in use": mutant(Replication, "_needed_at", lambda *_: set()),
+    "reclaim what a kept block needs": mutant(PrefixNodes, "kept_behind", lambda *_: set()),
+    "keep the room of a transfer": mutant(Replication, "ended", lambda r, n: r.transfers.pop(n, 0)),
+    "copy to a home that has no room": mutant(Homes, "fits", lambda *_: True),
+    "wait for the transfers of a lost home": mutant(Replication, "lose", nothing),
     "never roll back": mutant(Operations, "_roll_back", nothing),
     "place nothing when a worker returns": mutant(
         Scheduler,

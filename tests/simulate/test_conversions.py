@@ -75,7 +75,9 @@ class Wire:
 
     def replicate(self, chain: list[bytes], first_block: int = 0) -> float:
         """Order a copy from home 0 to home 1, let it end; seconds that it took."""
-        self.transfers.replicate(10.0, Replicate(1, 7, "intra", b"".join(chain), first_block, 0, 1))
+        self.transfers.replicate(
+            10.0, Replicate(1, 7, "intra", b"".join(chain), first_block, 0, 1, 30.0)
+        )
         delay_s, happen = self.due.pop(0)
         happen()
         return delay_s

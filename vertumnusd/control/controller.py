@@ -6,7 +6,8 @@
           └──► requests, reports of blocks ──────────────────────────►─┘
 
 ``fleet.py`` says which workers serve, ``scheduler.py`` which request runs where, ``reconfig.py``
-leads splits and merges through their phases, ``adaptation.py`` begins them. The loss of a
+leads splits and merges through their phases, ``adaptation.py`` begins them, ``replication.py``
+copies and deletes prefixes. The loss of a
 rank ends every attempt that still needed it (``Lost``: its gateway submits it again, as the next
 attempt) and moves what waited to other workers.
 
@@ -26,6 +27,7 @@ from vertumnusd.control.errors import IllegalEvent
 from vertumnusd.control.fleet import Fleet, Worker, parse_composition
 from vertumnusd.control.prefill_time import PrefillTime
 from vertumnusd.control.reconfig import Operations
+from vertumnusd.control.replication import Replication
 from vertumnusd.control.scheduler import Scheduler
 from vertumnusd.control.settings import Settings
 from vertumnusd.control.snapshot import snapshot
@@ -45,11 +47,13 @@ from vertumnusd.messages import (
     PrefillDone,
     RankDown,
     RankUp,
+    Replicated,
     Returned,
     RoomMissing,
     Seated,
     Split,
     Submit,
+    TransferFailed,
 )
 
 __all__ = ["Controller", "IllegalEvent", "Settings"]
@@ -66,6 +70,7 @@ class Controller:
         self._scheduler = Scheduler(settings, prefill_time, self._fleet)
         self._operations = Operations(settings, self._fleet, self._scheduler)
         self._adaptation = Adaptation(settings, self._fleet, self._scheduler, self._operations)
+        self._replication = Replication(settings, self._fleet, self._scheduler)
         self._incarnations: dict[int, int] = {}  # of the ranks that are up, of both kinds
 
     def step(self, now: float, event: ControlEvent) -> list[ControlCommand]:
@@ -77,22 +82,24 @@ class Controller:
 
     def tick(self, now: float) -> list[ControlCommand]:
         """Let time pass: call off what takes too long, refuse what waited too long, adapt."""
-        parts = (self._operations, self._scheduler, self._adaptation)
+        parts = (self._operations, self._scheduler, self._adaptation, self._replication)
         commands = [command for part in parts for command in part.tick(now)]
         return [*commands, *self._scheduler.dispatch()]
 
     def next_deadline(self) -> float | None:
-        parts = (self._operations, self._scheduler, self._adaptation)
+        parts = (self._operations, self._scheduler, self._adaptation, self._replication)
         deadlines = (part.next_deadline() for part in parts)
         return min((d for d in deadlines if d is not None), default=None)
 
     def idle(self) -> bool:
         """Whether everything is back to its base line: nothing queued, reserved or pinned by us."""
-        return not self._operations.under_way and self._scheduler.ledger.at_rest()
+        under_way = self._operations.under_way or self._replication.transfers
+        return not under_way and self._scheduler.ledger.at_rest()
 
     def snapshot(self, now: float) -> dict[str, Any]:
         """What there is to see, ready for JSON."""
         view = snapshot(now, self._fleet, self._scheduler, self._operations)
+        view["transfers"] = self._replication.snapshot()
         return {**view, "decision": msgspec.to_builtins(self._adaptation.last)}
 
     def _handle(self, now: float, event: ControlEvent) -> list[ControlCommand]:
@@ -115,6 +122,7 @@ class Controller:
                 return self._scheduler.returned(now, event)
             case Seated():
                 self._adaptation.seat(now)
+                self._replication.seat(now)
                 return [*self._fleet.seat(event.term)]
             case RankUp():
                 return self._on_rank_up(now, event)
@@ -133,6 +141,9 @@ class Controller:
                 return self._operations.merge(now, Worker(event.degree, event.base))
             case Hold():
                 self._adaptation.hold(now + event.hold_s)
+                self._replication.hold(now + event.hold_s)
+            case Replicated() | TransferFailed():
+                self._replication.ended(event.transfer)
         return []
 
     def _submit(self, now: float, submit: Submit) -> list[ControlCommand]:
@@ -180,6 +191,7 @@ class Controller:
             if withdrawn:
                 workers.append(self._fleet.worker_of(rank))
             commands += withdrawn
+        self._replication.lose(ranks)
         commands += self._scheduler.withdraw(now, workers, reason)
         return [*commands, *self._operations.lose(now, ranks, reason)]
 

@@ -312,8 +312,9 @@ class Replicate(Message, frozen=True):
     """Copy blocks ``first_block`` … of ``chain`` from one home to another.
 
     ``chain`` has the whole path; its blocks before ``first_block`` are at the destination. They and
-    the source's are pinned, room is reserved, and nothing is published until all is installed.
-    ``Replicated`` or ``TransferFailed`` answers.
+    the source's are pinned, room is reserved, and nothing is published until all is installed; if
+    that takes longer than ``deadline_s``, nothing ever is. ``Replicated`` or ``TransferFailed``
+    answers.
     """
 
     term: int
@@ -323,6 +324,7 @@ class Replicate(Message, frozen=True):
     first_block: int
     source_home: int
     destination_home: int
+    deadline_s: float
 
 
 class Reclaim(Message, frozen=True):

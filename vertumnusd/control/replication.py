@@ -1,0 +1,328 @@
+"""Algorithm 2 (section 3 of the method): copy prefixes that are wanted, delete those that are not.
+
+At every scan, for every node z and degree C with r = replicas of z at C, which are the serving
+workers of that degree with a home that holds the whole path to z:
+
+    r = 0 and missed > θ_inter      inter-degree candidate, ranked by missed per copied block
+    r > 0 and access > r·θ_intra    intra-degree candidate, by access / r, deepest first on ties
+    r > 0 and access < r·θ_reclaim  reclaim candidate, by least access / r
+
+A bounded number of each is done, then both statistics decay. What is done is a ``Transfer``: known
+from ``Replicate`` to its answer, with room reserved at the destination. It is no replica: the
+prefix trie learns of the copy by the ranks' reports, after all of them installed it, and of a
+deletion likewise.
+
+Never reclaimed: what a request at the home's worker needs, what a transfer reads or builds on, and
+what a block kept behind it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from heapq import nlargest, nsmallest
+from typing import Any, NamedTuple
+
+from vertumnusd.control.fleet import Fleet
+from vertumnusd.control.prefix_nodes import PrefixNodes, bits
+from vertumnusd.control.request import Stage
+from vertumnusd.control.scheduler import Scheduler
+from vertumnusd.control.settings import Settings
+from vertumnusd.messages import HASH_BYTES, ControlCommand, Reclaim, Replicate
+
+EXAMINED = 256  # of each kind, a scan: the candidates that rank first
+
+
+class Candidate(NamedTuple):
+    """A node, and the degree at which it is to have one replica more or less."""
+
+    node: bytes
+    degree: int
+    holders: int  # homes with the whole path, at any degree: a bit for the base rank of each
+    access: float
+    missed: float
+    replicas: int
+
+
+class Copy(NamedTuple):
+    """Where a candidate is copied from and to; ``first_block`` is the first one not there."""
+
+    chain: bytes
+    first_block: int
+    source: int
+    destination: int
+
+    @property
+    def blocks(self) -> int:
+        return len(self.chain) // HASH_BYTES - self.first_block
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    copy: Copy
+    deadline: float
+
+
+class Replication:
+    """Scans begin with the seat, if replication is enabled."""
+
+    def __init__(self, settings: Settings, fleet: Fleet, scheduler: Scheduler) -> None:
+        self.transfers: dict[int, Transfer] = {}
+        self._settings = settings.replication
+        self._home_ranks = settings.home_ranks
+        self._home_blocks = settings.home_blocks
+        self._fleet = fleet
+        self._scheduler = scheduler
+        self._nodes = PrefixNodes(scheduler.matching.trie, settings.home_ranks)
+        self._statistics = scheduler.matching.statistics
+        self._number = 0
+        self._next_scan: float | None = None
+        self._held_until = float("-inf")
+
+    def seat(self, now: float) -> None:
+        if self._settings.enabled and self._next_scan is None:
+            self._next_scan = now + self._settings.scan_s
+
+    def hold(self, until: float) -> None:
+        self._held_until = until
+
+    # --- answers
+
+    def ended(self, transfer: int) -> None:
+        """It is installed, or it failed. Nothing to do if it was given up before."""
+        known = self.transfers.pop(transfer, None)
+        if known is not None:
+            self._scheduler.ledger.release_copy(known.copy.destination, known.copy.blocks)
+
+    def lose(self, ranks: Iterable[int]) -> None:
+        """What these ranks should have sent or taken in will not be."""
+        homes = {rank - rank % self._home_ranks for rank in ranks}
+        for number, transfer in list(self.transfers.items()):
+            if not homes.isdisjoint((transfer.copy.source, transfer.copy.destination)):
+                self.ended(number)
+
+    # --- time
+
+    def next_deadline(self) -> float | None:
+        if self._next_scan is None:
+            return None
+        return min([self._next_scan, *(t.deadline for t in self.transfers.values())])
+
+    def tick(self, now: float) -> list[ControlCommand]:
+        for number, transfer in list(self.transfers.items()):
+            if transfer.deadline <= now:
+                self.ended(number)
+        if self._next_scan is None or now < self._next_scan:
+            return []
+        self._next_scan = max(now, self._next_scan + self._settings.scan_s)
+        commands = [] if now < self._held_until else self._scan(now)
+        self._statistics.decay()
+        return commands
+
+    def snapshot(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "transfer": number,
+                "blocks": transfer.copy.blocks,
+                "source_home": transfer.copy.source,
+                "destination_home": transfer.copy.destination,
+            }
+            for number, transfer in self.transfers.items()
+        ]
+
+    # --- the scan
+
+    def _scan(self, now: float) -> list[ControlCommand]:
+        inter, intra, reclaim = self._candidates()
+        return [
+            *self._replicate_all(now, "inter", self._by_gain(inter)),
+            *self._replicate_all(now, "intra", nsmallest(EXAMINED, intra, key=self._by_use)),
+            *self._reclaim_all(nsmallest(EXAMINED, reclaim, key=_by_disuse)),
+        ]
+
+    def _candidates(self) -> tuple[list[Candidate], list[Candidate], list[Candidate]]:
+        settings = self._settings
+        inter: list[Candidate] = []
+        intra: list[Candidate] = []
+        reclaim: list[Candidate] = []
+        for degree in sorted({worker.degree for worker in self._fleet.serving()}):
+            places = [sum(1 << home for home in homes) for homes in self._places(degree)]
+            for node, access, missed in self._statistics.nodes(degree):
+                holders = self._nodes.holders(node)
+                replicas = sum(holders & homes != 0 for homes in places)
+                candidate = Candidate(node, degree, holders, access, missed, replicas)
+                if holders and not replicas and missed > settings.inter_missed_s:
+                    inter.append(candidate)
+                if replicas and access > replicas * settings.intra_accesses:
+                    intra.append(candidate)
+                if replicas and access < replicas * settings.reclaim_accesses:
+                    reclaim.append(candidate)
+        return inter, intra, reclaim
+
+    def _places(self, degree: int) -> list[range]:
+        """The homes of each serving worker of a degree."""
+        serving = self._fleet.serving()
+        return [w.homes(self._home_ranks) for w in serving if w.degree == degree]
+
+    def _by_gain(self, inter: list[Candidate]) -> list[Candidate]:
+        """Most missed for each block that would have to be copied."""
+        gains = {}
+        for candidate in nlargest(EXAMINED, inter, key=lambda candidate: candidate.missed):
+            copy = self._plan(candidate)
+            if copy is not None and copy.blocks:
+                gains[candidate] = candidate.missed / copy.blocks
+        return sorted(gains, key=lambda c: (-gains[c], -self._nodes.depth(c.node), c.node))
+
+    def _by_use(self, candidate: Candidate) -> tuple[float, int, bytes]:
+        use = candidate.access / candidate.replicas
+        return -use, -self._nodes.depth(candidate.node), candidate.node
+
+    # --- copies
+
+    def _replicate_all(
+        self, now: float, kind: str, candidates: Iterable[Candidate]
+    ) -> list[ControlCommand]:
+        """Begin the first few. What continues the path of a copy makes that one longer."""
+        free = self._settings.max_transfers - len(self.transfers)
+        limit = min(free, self._settings.max_of_each)
+        planned: list[tuple[int, Copy]] = []  # with the degree of each
+        for candidate in candidates:
+            copy, degree = self._plan(candidate), candidate.degree
+            if copy is None or self._is_under_way(copy, degree):
+                continue
+            related = (n for n, (d, p) in enumerate(planned) if d == degree and _related(p, copy))
+            index = next(related, None)
+            if index is not None:
+                planned[index] = degree, self._longer(planned[index][1], copy)
+            elif len(planned) < limit:
+                planned.append((degree, copy))
+        return [self._replicate(now, kind, copy) for _, copy in planned]
+
+    def _longer(self, copy: Copy, other: Copy) -> Copy:
+        """To where the first one goes, as far as the longer one, if there is room."""
+        if len(other.chain) <= len(copy.chain):
+            return copy
+        longer = Copy(other.chain, copy.first_block, other.source, copy.destination)
+        fits = self._scheduler.ledger.homes.fits(longer.destination, longer.blocks)
+        return longer if fits else copy
+
+    def _replicate(self, now: float, kind: str, copy: Copy) -> Replicate:
+        self._number += 1
+        deadline_s = self._settings.transfer_deadline_s
+        self._scheduler.ledger.homes.reserve(copy.destination, copy.blocks)
+        self.transfers[self._number] = Transfer(copy, now + deadline_s)
+        return Replicate(
+            term=self._fleet.term,
+            transfer=self._number,
+            kind=kind,
+            chain=copy.chain,
+            first_block=copy.first_block,
+            source_home=copy.source,
+            destination_home=copy.destination,
+            deadline_s=deadline_s,
+        )
+
+    def _plan(self, candidate: Candidate) -> Copy | None:
+        """To the home with most of the path, room and little load; from one with little load."""
+        chain = self._nodes.chain_to(candidate.node)
+        there = self._scheduler.matching.trie.match(chain)
+        homes = self._scheduler.ledger.homes
+        total = len(chain) // HASH_BYTES
+        places = [
+            (-there.get(home, 0), self._load_s(home), homes.fullness(home), home)
+            for of_worker in self._places(candidate.degree)
+            if not any(candidate.holders >> home & 1 for home in of_worker)
+            for home in of_worker
+            if homes.fits(home, total - there.get(home, 0))
+        ]
+        sources = [home for home in bits(candidate.holders) if self._may_send(home, candidate)]
+        if not places or not sources:
+            return None
+        source = min(sources, key=lambda home: (self._load_s(home), home))
+        negative, _, _, destination = min(places)
+        return Copy(chain, -negative, source, destination)
+
+    def _may_send(self, home: int, candidate: Candidate) -> bool:
+        """Any serving worker may for the first replica of a degree, then those of that degree."""
+        worker = self._fleet.worker_of(home)
+        if not self._fleet.serves(worker):
+            return False
+        return not candidate.replicas or worker.degree == candidate.degree
+
+    def _is_under_way(self, copy: Copy, degree: int) -> bool:
+        """Whether a copy of this path, or of a part of it, is on its way to the same degree."""
+        for transfer in self.transfers.values():
+            other = transfer.copy
+            to_degree = self._fleet.worker_of(other.destination).degree
+            same_way = to_degree == degree or other.destination == copy.destination
+            if same_way and _related(other, copy):
+                return True
+        return False
+
+    def _load_s(self, home: int) -> float:
+        return self._scheduler.load_s(self._fleet.worker_of(home))
+
+    # --- deletions
+
+    def _reclaim_all(self, candidates: Iterable[Candidate]) -> list[ControlCommand]:
+        commands: list[ControlCommand] = []
+        for candidate in candidates:
+            if len(commands) >= self._settings.max_of_each:
+                break
+            home = self._fullest(candidate)
+            blocks = b"" if home is None else self._free_blocks(candidate.node, home)
+            if home is not None and blocks:
+                commands.append(Reclaim(self._fleet.term, home, blocks))
+        return commands
+
+    def _fullest(self, candidate: Candidate) -> int | None:
+        """The home under most pressure that has a copy, if it is under pressure."""
+        homes = self._scheduler.ledger.homes
+        pressure = self._settings.reclaim_above * self._home_blocks
+        full = [
+            (homes.fullness(home), home)
+            for of_worker in self._places(candidate.degree)
+            for home in of_worker
+            if candidate.holders >> home & 1 and homes.fullness(home) > pressure
+        ]
+        return max(full)[1] if full else None
+
+    def _free_blocks(self, node: bytes, home: int) -> bytes:
+        """The blocks of the node that can go, children first; none if one behind it is kept."""
+        needed = self._needed_at(home)
+        chain = self._nodes.chain_to(node)
+        gone: list[bytes] = []
+        for end in range(
+            len(chain), len(chain) - self._statistics.stride * HASH_BYTES, -HASH_BYTES
+        ):
+            block = chain[end - HASH_BYTES : end]
+            if block in needed or not self._nodes.kept_behind(block, home) <= set(gone):
+                break
+            gone.append(block)
+        return b"".join(gone)
+
+    def _needed_at(self, home: int) -> set[bytes]:
+        """Blocks of the chains of the worker's requests, and of the home's transfers."""
+        worker = self._fleet.worker_of(home)
+        stages = (Stage.WAITING, Stage.DISPATCHED, Stage.PREFILLED)
+        requests = self._scheduler.ledger.requests.values()
+        chains = [r.submit.chain for r in requests if r.worker == worker and r.stage in stages]
+        chains += [
+            transfer.copy.chain
+            for transfer in self.transfers.values()
+            if home in (transfer.copy.source, transfer.copy.destination)
+        ]
+        return {
+            chain[at : at + HASH_BYTES]
+            for chain in chains
+            for at in range(0, len(chain), HASH_BYTES)
+        }
+
+
+def _related(one: Copy, other: Copy) -> bool:
+    """Whether the path of one is the beginning of the other's."""
+    return one.chain.startswith(other.chain) or other.chain.startswith(one.chain)
+
+
+def _by_disuse(candidate: Candidate) -> tuple[float, bytes]:
+    return candidate.access / candidate.replicas, candidate.node
