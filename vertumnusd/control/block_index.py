@@ -62,20 +62,22 @@ class BlockIndex:
 
     def enter(self, node: int) -> None:
         """Insert a node at once."""
-        low = self._names[2 * node]
-        self._table.insert(low, node)
-        if self._fresh is not None and node < self._copied:
-            self._fresh.insert(low, node)
-        if self._fresh is not None or 2 * self._table.used >= self._table.size:
+        table, low = self._table, self._names[2 * node]
+        table.insert(low, node)
+        if self._fresh is not None or 2 * table.used >= table.size:
+            if self._fresh is not None and node < self._copied:
+                self._fresh.insert(low, node)
             self._grow(1)
 
-    def add(self, start: int, count: int) -> None:
-        """Have nodes inserted when they are asked for, or when there are enough of them."""
-        self._waiting.append(start)
-        self._waiting.append(count)
-        self._waiting_count += count
-        if self._waiting_count >= WAITING:
-            self._insert_waiting()
+    def enter_run(self, start: int, count: int) -> None:
+        """Insert the first and the last of these nodes; the others when they are asked for."""
+        self.enter(start)
+        if count > 1:
+            self.enter(start + count - 1)
+            self._waiting.extend((start + 1, count - 2))
+            self._waiting_count += count - 2
+            if self._waiting_count >= WAITING:
+                self._insert_waiting()
 
     def memory_bytes(self) -> int:
         return 4 * (self._table.size + (self._fresh.size if self._fresh else 0))
@@ -132,11 +134,12 @@ class _Table:
         self.slots = self._array.data  # ten times faster, one slot at a time
 
     def insert(self, low: int, node: int) -> None:
-        at = low & self.mask
-        while self.slots[at] not in (0, node + 1):
+        slots, at, mark = self.slots, low & self.mask, node + 1
+        while (slot := slots[at]) and slot != mark:
             at = (at + 1) & self.mask
-        self.used += not self.slots[at]
-        self.slots[at] = node + 1
+        if not slot:
+            slots[at] = mark
+            self.used += 1
 
     def insert_all(self, lows: npt.NDArray[np.uint64], nodes: Nodes) -> None:
         """Every node takes the slot that it wants next; who finds it taken wants the one behind."""

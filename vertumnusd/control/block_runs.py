@@ -158,57 +158,68 @@ class BlockRuns:
 
     def _append(self, ranks: int, parent: int, chain: bytes) -> int:
         """New blocks behind ``parent``, if one of ``ranks`` owns the first. Returns the last."""
-        if not ranks & self._lanes[self._lane_behind(parent, chain)]:
+        depth, lane = self._behind(parent, chain)
+        if not ranks & self._lanes[lane]:
             return parent
         if parent != NONE and parent + 1 < self.runs.stop[self.run_of[parent]]:
             self._cut(parent + 1)
         while chain:
-            numbers = self._place(parent, len(chain) // HASH_BYTES)
-            count = min(len(numbers), len(chain) // HASH_BYTES)
-            self._new_run(ranks, parent, numbers, chain[: HASH_BYTES * count])
-            parent = numbers.start + count - 1
-            chain = chain[HASH_BYTES * count :]
+            start, room = self._place(parent, len(chain) // HASH_BYTES)
+            part = chain[: HASH_BYTES * (room - start)]
+            run = self.runs.new(start, room, parent, depth, lane)
+            self._fill(run, ranks, part)
+            chain = chain[len(part) :]
+            depth += len(part) // HASH_BYTES
+            lane = (lane + len(part) // HASH_BYTES) % self.home_ranks
+            parent = start + len(part) // HASH_BYTES - 1
         if self.home_ranks > 1:
             self.tidy(self.run_of[parent])
         return parent
 
-    def _place(self, parent: int, count: int) -> range:
-        """Numbers for new blocks: the room behind the parent, or a stretch of their own.
+    def _behind(self, parent: int, chain: bytes) -> tuple[int, int]:
+        """Depth and lane of the first block of ``chain``."""
+        if parent == NONE:
+            return 0, rotation(chain, self.home_ranks)
+        run = self.run_of[parent]
+        ahead = parent + 1 - self.runs.start[run]
+        return self.runs.depth[run] + ahead, (self.runs.lane[run] + ahead) % self.home_ranks
 
-        A chain that grows little by little gets ever longer ones, so that its runs stay few.
+    def _place(self, parent: int, count: int) -> tuple[int, int]:
+        """First number and end of the room for new blocks: behind the parent, or elsewhere.
+
+        A chain that grows little by little gets ever more of it, so that its runs stay few.
         """
+        runs = self.runs
         if parent != NONE:
             run = self.run_of[parent]
-            start, stop, room = self.runs.start[run], self.runs.stop[run], self.runs.room[run]
+            start, stop, room = runs.start[run], runs.stop[run], runs.room[run]
             if stop < room:
-                self.runs.room[run] = stop
-                return range(stop, room)
-            if self.runs.first_child[run] == NONE:
+                runs.room[run] = stop
+                return stop, room
+            if runs.first_child[run] == NONE:
                 count = max(count, 2 * (stop - start))
         numbers = self._numbers.take(count)
         new = self._numbers.limit - len(self.run_of)
-        if new > 0:
+        if new:
             self.names.frombytes(bytes(HASH_BYTES * new))
             self.run_of.extend(array("i", [GONE]) * new)
-        return numbers
+        return numbers.start, numbers.stop
 
-    def _new_run(self, ranks: int, parent: int, numbers: range, chain: bytes) -> None:
-        count = len(chain) // HASH_BYTES
-        start, stop = numbers.start, numbers.start + count
+    def _fill(self, run: int, ranks: int, chain: bytes) -> None:
+        """Put blocks into a new run, hang it up, and join it with its parent if that can be."""
+        runs, count = self.runs, len(chain) // HASH_BYTES
+        start = runs.start[run]
+        stop = runs.stop[run] = start + count
         self.names[2 * start : 2 * stop] = array("Q", chain)
-        depth = 0 if parent == NONE else self.depth(parent) + 1
-        lane = self._lane_behind(parent, chain)
-        run = self.runs.new(start, stop, numbers.stop, parent, depth, lane)
         self.run_of[start:stop] = array("i", [run]) * count
-        self.runs.holders[run] = self.holders.use(ranks & self._lanes_of(start, stop))
         self.blocks += count
-        self.index.enter(start)
-        if count > 1:
-            self.index.enter(stop - 1)
-            self.index.add(start + 1, count - 2)
+        runs.holders[run] = self.holders.use(ranks & self._lanes_of(start, stop))
+        self.index.enter_run(start, count)
+        parent = runs.up[run]
         if parent != NONE:
-            self.runs.hang(run, self.run_of[parent])
-            self._join(self.run_of[parent], run)
+            runs.hang(run, self.run_of[parent])
+            if parent + 1 == start:
+                self._join(self.run_of[parent], run)
 
     # --- blocks go ----------------------------------------------------------------------------
 
@@ -269,7 +280,8 @@ class BlockRuns:
         start, stop = runs.start[run], runs.stop[run]
         if node == start:
             return run
-        rest = runs.new(node, stop, runs.room[run], node - 1, self.depth(node), self._lane(node))
+        rest = runs.new(node, runs.room[run], node - 1, self.depth(node), self._lane(node))
+        runs.stop[rest] = stop
         runs.holders[rest] = self.holders.use_again(runs.holders[run])
         runs.first_child[rest] = runs.first_child[run]
         runs.first_child[run] = NONE
@@ -324,11 +336,6 @@ class BlockRuns:
     def _lane(self, node: int) -> int:
         run = self.run_of[node]
         return (self.runs.lane[run] + node - self.runs.start[run]) % self.home_ranks
-
-    def _lane_behind(self, parent: int, chain: bytes) -> int:
-        if parent == NONE:
-            return rotation(chain, self.home_ranks)
-        return (self._lane(parent) + 1) % self.home_ranks
 
     def _lanes_of(self, start: int, stop: int) -> int:
         """The ranks of all lanes of which there is a block among these of one run."""

@@ -88,19 +88,13 @@ class PrefixTrie:
     def _store(self, rank: int, stored: bytes) -> None:
         pairs = np.frombuffer(stored, _NAME)
         parents, names = pairs[::2].tobytes(), pairs[1::2].tobytes()
-        if parents[HASH_BYTES:] == names[:-HASH_BYTES]:
-            self._store_chain(rank, parents[:HASH_BYTES], names)
-        else:
+        one_chain = parents[HASH_BYTES:] == names[:-HASH_BYTES]
+        if not one_chain or (node := self._find(parents[:HASH_BYTES])) == NOT_FOUND:
             self._store_each(rank, split(parents), split(names))
-
-    def _store_chain(self, rank: int, parent: bytes, chain: bytes) -> None:
-        node = self._find(parent)
-        if node == NOT_FOUND:
-            self._store_each(rank, split(parent + chain)[:-1], split(chain))
             return
-        self.tree.store(1 << rank, node, chain)
+        self.tree.store(1 << rank, node, names)
         if self._pending:
-            for block in split(chain):
+            for block in split(names):
                 self._settle(block)
 
     def _store_each(self, rank: int, parents: list[bytes], blocks: list[bytes]) -> None:

@@ -41,13 +41,13 @@ class RunTable:
         """Rows, in use or free; a free one has no blocks, and nothing hangs from it."""
         return len(self.start)
 
-    def new(self, start: int, stop: int, room: int, up: int, depth: int, lane: int) -> int:
-        """A run that nobody holds, which is in no list yet and has none."""
+    def new(self, start: int, room: int, up: int, depth: int, lane: int) -> int:
+        """A run without blocks and holders, in no list yet, from which nothing hangs."""
         if not self._free:
             self._make_rows()
         run = self._free.pop()
         self.start[run] = start
-        self.stop[run] = stop
+        self.stop[run] = start
         self.room[run] = room
         self.up[run] = up
         self.depth[run] = depth
