@@ -1,12 +1,15 @@
 """How a daemon starts, refuses to start, and ends."""
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -58,6 +61,88 @@ def test_wrong_usage_is_exit_2_with_the_nearest_known_word(arguments, word):
     ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert ended.returncode == 2
     assert word in ended.stderr
+
+
+def test_pools_larger_than_the_memory_are_exit_2(tmp_path):
+    path = tmp_path / "node.toml"
+    path.write_text("[cache]\nkv_tokens = 1000000000000\n")
+    ended = serve("--config", str(path), "--port", "0")
+    assert ended.returncode == 2
+    assert "cache.kv_tokens = 1000000000000" in ended.stderr
+    assert "GiB are available" in ended.stderr
+
+
+TINY = {
+    "model_type": "llama",
+    "vocab_size": 300,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 1,
+    "num_key_value_heads": 1,
+    "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-5,
+}
+
+
+@pytest.mark.parametrize("tokenizer", [None, "{"])
+def test_a_folder_without_a_usable_tokenizer_is_exit_2(tmp_path, tokenizer):
+    (tmp_path / "config.json").write_text(json.dumps(TINY))
+    if tokenizer is not None:
+        (tmp_path / "tokenizer.json").write_text(tokenizer)
+    ended = serve(str(tmp_path), "--port", "0")
+    assert ended.returncode == 2
+    assert "tokenizer.json" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@contextmanager
+def notified_daemon(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], socket.socket]]:
+    """A daemon that starts, and the service manager's end of its notifications."""
+    address = str(tmp_path / "notify")
+    command = [sys.executable, "-m", "vertumnusd", "serve", "--port", "0"]
+    environment = {**os.environ, "NOTIFY_SOCKET": address}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(address)
+        manager.settimeout(60)
+        process = subprocess.Popen([*command, "--log-level", "warning"], env=environment)
+        try:
+            yield process, manager
+        finally:
+            process.kill()
+            process.wait()
+
+
+def notices_until(manager: socket.socket, word: str) -> list[str]:
+    """What the manager hears, up to the first message with ``word``; no heartbeats."""
+    heard = [manager.recv(4096).decode()]
+    while word not in heard[-1]:
+        heard.append(manager.recv(4096).decode())
+    return [text for text in heard if text != "WATCHDOG=1"]
+
+
+def test_the_service_manager_hears_ready_only_when_the_node_serves(tmp_path):
+    with notified_daemon(tmp_path) as (process, manager):
+        notices_until(manager, "loading weights")
+        process.send_signal(signal.SIGHUP)
+        before = notices_until(manager, "serving")
+        assert [text for text in before if "READY=1" in text] == before[-1:]
+
+        process.send_signal(signal.SIGHUP)
+        assert "RELOADING=1" in notices_until(manager, "\nMONOTONIC_USEC=")[-1]
+        notices_until(manager, "READY=1")
+        process.send_signal(signal.SIGTERM)
+        notices_until(manager, "STOPPING=1")
+        assert process.wait(30) == 0
+
+
+def test_sigterm_while_weights_load_is_a_clean_end(tmp_path):
+    with notified_daemon(tmp_path) as (process, manager):
+        notices_until(manager, "loading weights")
+        pids = children(process.pid)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        assert all_end(pids, 5)
 
 
 def alive(pid: int) -> bool:

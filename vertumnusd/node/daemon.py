@@ -40,10 +40,12 @@ from vertumnusd.messages import (
     Withdrawn,
 )
 from vertumnusd.node.doors import Doors
+from vertumnusd.node.gguf_tokenizer import TokenizerError
 from vertumnusd.node.hashing import chain
 from vertumnusd.node.hub import Effects, Hub, LeadSettings
 from vertumnusd.node.keys import Keys
 from vertumnusd.node.limits import Limits
+from vertumnusd.node.memory import check_memory
 from vertumnusd.node.metrics import Metrics
 from vertumnusd.node.ranks import RankEvents, RankHost, RankStartError
 from vertumnusd.node.requests import Requests
@@ -76,6 +78,7 @@ def serve(load: Callable[[], Config]) -> int:
         prefill_time, profile = load_profile(config.model, model.name)
         log.info("model", name=model.name, dtype=model.dtype, profile=profile)
         keys = _load_keys(config)
+        check_memory(config, model)
     except (ConfigError, CheckpointError) as error:
         log.error("cannot start", reason=str(error))
         return EXIT_USAGE
@@ -85,7 +88,7 @@ def serve(load: Callable[[], Config]) -> int:
     except PortInUse as error:
         log.error("cannot start", reason=str(error))
         return EXIT_PORT_IN_USE
-    except CheckpointError as error:
+    except TokenizerError as error:
         log.error("cannot start", reason=str(error))
         return EXIT_USAGE
     except BaseExceptionGroup as group:
@@ -180,8 +183,12 @@ class Daemon:
     # --- the life of the daemon
 
     async def run(self) -> int:
-        listeners = await self._listen()
-        with closing(self._notifier):
+        """Serve until a signal says stop. From the first moment on signals wait for their turn."""
+        with (
+            closing(self._notifier),
+            trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals,
+        ):
+            listeners = await self._listen()
             tokens = await trio.to_thread.run_sync(Tokens.load, self._path)
             doors = Doors(self._requests, tokens, self._keys, self._metrics, Limits())
             async with trio.open_nursery() as nursery:
@@ -189,7 +196,7 @@ class Daemon:
                 nursery.start_soon(self._ranks.run)
                 nursery.start_soon(self._beat)
                 nursery.start_soon(self._take_seat, listeners)
-                status = await self._until_stopped(doors)
+                status = await self._until_stopped(doors, signals)
                 nursery.cancel_scope.cancel()
         log.info("stopped", status=status)
         return status
@@ -215,21 +222,20 @@ class Daemon:
         log.info("serving", url=f"http://{host}:{port}/v1", composition=composition)
         self._notifier.send(READY=1, STATUS=f"serving {self._model.name} as {composition}")
 
-    async def _until_stopped(self, doors: Doors) -> int:
+    async def _until_stopped(self, doors: Doors, signals: AsyncIterator[int]) -> int:
         """Obey signals: SIGTERM or SIGINT drains, a second one aborts, SIGHUP reloads."""
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
-            async for number in signals:
-                if number != signal.SIGHUP:
-                    break
-                self._reload(doors)
-            self._draining = True
-            self._update_readiness()
-            drain_s = self._config.node.drain_s
-            log.info("draining", requests=self._requests.running(), drain_s=drain_s)
-            self._notifier.send(
-                STOPPING=1, STATUS="draining", EXTEND_TIMEOUT_USEC=int((drain_s + 10) * 1e6)
-            )
-            return await self._drain(doors, drain_s, signals)
+        async for number in signals:
+            if number != signal.SIGHUP:
+                break
+            self._reload(doors)
+        self._draining = True
+        self._update_readiness()
+        drain_s = self._config.node.drain_s
+        log.info("draining", requests=self._requests.running(), drain_s=drain_s)
+        self._notifier.send(
+            STOPPING=1, STATUS="draining", EXTEND_TIMEOUT_USEC=int((drain_s + 10) * 1e6)
+        )
+        return await self._drain(doors, drain_s, signals)
 
     async def _drain(self, doors: Doors, drain_s: float, signals: AsyncIterator[int]) -> int:
         status = EXIT_FAULT
@@ -252,7 +258,8 @@ class Daemon:
 
     def _reload(self, doors: Doors) -> None:
         """SIGHUP: check the configuration file, then take over its API keys."""
-        self._notifier.send(RELOADING=1, MONOTONIC_USEC=time.monotonic_ns() // 1000)
+        if self.served:  # READY, below, must not come before its time
+            self._notifier.send(RELOADING=1, MONOTONIC_USEC=time.monotonic_ns() // 1000)
         try:
             config = self._reload_config()
             doors.replace_keys(_load_keys(config))
@@ -261,7 +268,8 @@ class Daemon:
         else:
             changed = config != self._config
             log.info("API keys reloaded", other_changes_need_a_restart=changed)
-        self._notifier.send(READY=1)
+        if self.served:
+            self._notifier.send(READY=1)
 
     async def _beat(self) -> None:
         """The heart: lets deadlines pass, measures the loop's lag, feeds the watchdog."""

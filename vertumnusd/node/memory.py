@@ -8,10 +8,35 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
-from vertumnusd.config import Config
+from vertumnusd.config import Config, ConfigError
 from vertumnusd.layout import exchange_bytes, kv_pool_bytes
 from vertumnusd.messages import ModelInfo
+
+
+GiB = 1 << 30
+
+
+def check_memory(config: Config, model: ModelInfo) -> None:
+    """Raise ConfigError if the KV pools, whose memory is taken at start, exceed what is free.
+
+    Without this the kernel would pick a process to kill, and not always one of ours.
+    """
+    blocks = (
+        config.cluster.ranks * config.kv_blocks
+        + config.cluster.decode_ranks * config.decode_kv_blocks
+    )
+    needed = kv_pool_bytes(model, blocks, config.cache.block_tokens)
+    meminfo = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    available = int(meminfo["MemAvailable"].removesuffix("kB")) * 1024
+    if needed > available:
+        raise ConfigError(
+            f"cache.kv_tokens = {config.cache.kv_tokens} on {config.cluster.ranks} ranks and"
+            f" cache.decode_kv_tokens = {config.cache.decode_kv_tokens} on"
+            f" {config.cluster.decode_ranks} need {needed / GiB:.1f} GiB of memory;"
+            f" {available / GiB:.1f} GiB are available"
+        )
 
 
 @dataclass(slots=True)
