@@ -1,4 +1,4 @@
-"""Where things lie: which rank of a home owns which block of a chain, and how large shared areas are.
+"""Where things lie: which rank of a home owns which block, and how large shared areas are.
 
 A home is an aligned set of ``home_ranks`` ranks. Block ``b`` of a chain lives on one of them, in
 turn; where the turn starts depends on the chain, so that the many first blocks spread out.

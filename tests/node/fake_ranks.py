@@ -259,7 +259,10 @@ class World:
         """Let everything happen that still can."""
         busy = True
         while busy:
-            busy = any([self.deliver_in(r) | self.deliver_out(r) for r in list(self.ranks)])
+            busy = False
+            for rank in list(self.ranks):
+                busy |= self.deliver_in(rank)
+                busy |= self.deliver_out(rank)
             decode = self.ranks[4]
             if decode.running:
                 decode.beat()

@@ -175,5 +175,9 @@ def drop_the_end_of_a_prefill(monkeypatch):
 def test_the_scripts_catch_a_broken_node(mutant, monkeypatch):
     mutant(monkeypatch)
     with pytest.raises(AssertionError):
-        for seed in range(SCRIPTS):
-            run_script(seed)
+        run_all_scripts()
+
+
+def run_all_scripts() -> None:
+    for seed in range(SCRIPTS):
+        run_script(seed)
