@@ -14,7 +14,6 @@ from vertumnusd.config import Config, ConfigError
 from vertumnusd.layout import exchange_bytes, kv_pool_bytes
 from vertumnusd.messages import ModelInfo
 
-
 GiB = 1 << 30
 
 
