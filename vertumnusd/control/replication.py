@@ -146,10 +146,10 @@ class Replication:
         intra: list[Candidate] = []
         reclaim: list[Candidate] = []
         for degree in sorted({worker.degree for worker in self._fleet.serving()}):
-            places = [sum(1 << home for home in homes) for homes in self._places(degree)]
+            bases = sum(1 << homes[0] for homes in self._places(degree))
             for node, access, missed in self._statistics.nodes(degree):
                 holders = self._nodes.holders(node)
-                replicas = sum(holders & homes != 0 for homes in places)
+                replicas = (self._by_base(holders, degree) & bases).bit_count()
                 candidate = Candidate(node, degree, holders, access, missed, replicas)
                 if holders and not replicas and missed > settings.inter_missed_s:
                     inter.append(candidate)
@@ -158,6 +158,13 @@ class Replication:
                 if replicas and access < replicas * settings.reclaim_accesses:
                     reclaim.append(candidate)
         return inter, intra, reclaim
+
+    def _by_base(self, holders: int, degree: int) -> int:
+        """A bit at the base of each aligned set of ``degree`` ranks that has a holder."""
+        folded = holders
+        for home in range(self._home_ranks, degree, self._home_ranks):
+            folded |= holders >> home
+        return folded
 
     def _places(self, degree: int) -> list[range]:
         """The homes of each serving worker of a degree."""
