@@ -284,6 +284,7 @@ class Books:
     def _withdraw(self, command: Withdrawn) -> None:
         del self.exposed[command.worker]
         if self.draining.pop(command.worker, None) and "parked" in command.reason:
+            assert command.worker in self.drained
             late = self.owed(command.worker, command.epoch)  # which the drained lead will not take
             assert all(run.lost and run.stage == "admitted" for run in late)
         self.lose_cancelled(

@@ -68,6 +68,7 @@ class World:
 
     def _settings(self) -> Settings:
         choose = self.random.choice
+        split_above = choose((0.1, 0.9))
         return settings(
             **choose(GEOMETRIES),
             beta=choose((1.0, 1.5)),
@@ -91,6 +92,8 @@ class World:
             reconfiguration=ReconfigurationSettings(
                 automatic=choose((True, False)),
                 window_s=4.0,
+                split_above=split_above,
+                merge_below=split_above / 2,
                 long_tokens=100,
                 long_shift=0.2,
                 hold_windows=1,
@@ -366,7 +369,7 @@ class World:
         if starts:
             run.stage = "prefilling"
             return
-        self.happen(RoomMissing(request, run.submit.attempt))
+        self.happen(RoomMissing(request, run.submit.attempt, run.dispatch.worker))
         self._unpin(run)
 
     def _finish_prefill(self, run: Run) -> None:

@@ -210,7 +210,7 @@ def test_missing_room_gives_the_request_back_and_unpins_the_rest_of_the_home():
 
     assert lead.step(0.0, ReserveFailed(1, 5, "a", 2, 0)) == [
         SendRank(0, Release("a")),
-        RoomMissing("a", 0),
+        RoomMissing("a", 0, "CP1[0]"),
     ]
     assert not lead.requests
 

@@ -273,7 +273,10 @@ class Lead:
         if any(isinstance(r, ReserveFailed) for r in run.replies.values()):
             del self._runs[run.request]
             dispatch = run.prefill.dispatch
-            return [*self._release(run), RoomMissing(run.request, dispatch.attempt)]
+            return [
+                *self._release(run),
+                RoomMissing(run.request, dispatch.attempt, dispatch.worker),
+            ]
         self._take_blocks(run)
         run.phase = Phase.READY
         return []

@@ -102,20 +102,20 @@ class Scheduler:
         return []
 
     def returned(self, now: float, event: Returned) -> list[ControlCommand]:
-        """The request has not begun, and its worker drains, or did a moment ago.
-
-        It can be elsewhere a moment later; of that worker a repeated event knows nothing.
-        """
-        known = self.ledger.requests.get(event.request)
-        if known is None or known.worker is None or known.worker.name != event.worker:
-            return []
+        """The request has not begun, and its worker drains, or did a moment ago."""
         request = self._take_back(event)
         return [] if request is None else self._place_again(now, [request])
 
     def _take_back(self, event: RoomMissing | Returned) -> Request | None:
-        """Undo the dispatch. None if there is no more to do."""
+        """Undo the dispatch. None if there is no more to do.
+
+        A moment later the request can be dispatched to another worker; a repeated event is not
+        about that one.
+        """
         request = self.ledger.current(event)
         if request is None or request.stage.queued:
+            return None
+        if request.worker is None or request.worker.name != event.worker:
             return None
         if request.stage is not Stage.DISPATCHED:
             raise IllegalEvent(f"{request.name} cannot wait again after its prefill")

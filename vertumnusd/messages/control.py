@@ -59,6 +59,7 @@ class RoomMissing(Message, frozen=True):
 
     request: str
     attempt: int
+    worker: str
 
 
 class HandedOff(Message, frozen=True):
