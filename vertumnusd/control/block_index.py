@@ -63,18 +63,23 @@ class BlockIndex:
     def enter(self, node: int) -> None:
         """Insert a node at once."""
         table, low = self._table, self._names[2 * node]
-        table.insert(low, node)
+        slots, mask, mark = table.slots, table.mask, node + 1
+        at = low & mask
+        while (slot := slots[at]) and slot != mark:
+            at = (at + 1) & mask
+        if not slot:
+            slots[at] = mark
+            table.used += 1
         if self._fresh is not None or 2 * table.used >= table.size:
-            if self._fresh is not None and node < self._copied:
-                self._fresh.insert(low, node)
-            self._grow(1)
+            self._insert_fresh(np.array([node], np.int32))
 
     def enter_run(self, start: int, count: int) -> None:
         """Insert the first and the last of these nodes; the others when they are asked for."""
         self.enter(start)
         if count > 1:
             self.enter(start + count - 1)
-            self._waiting.extend((start + 1, count - 2))
+            self._waiting.append(start + 1)
+            self._waiting.append(count - 2)
             self._waiting_count += count - 2
             if self._waiting_count >= WAITING:
                 self._insert_waiting()
@@ -94,22 +99,21 @@ class BlockIndex:
         for at in range(0, len(nodes), WAITING):
             part = nodes[at : at + WAITING].astype(np.int32)
             self._insert(self._table, part)
-            if self._fresh is not None:
-                self._insert(self._fresh, part[part < self._copied])
             if self._fresh is not None or 2 * self._table.used >= self._table.size:
-                self._grow(len(part))
+                self._insert_fresh(part)
 
     def _insert(self, table: _Table, nodes: Nodes) -> None:
         table.insert_all(np.frombuffer(self._names, np.uint64)[::2][nodes], nodes)
 
-    def _grow(self, inserted: int) -> None:
-        """Copy one chunk more to the fresh table; begin one if it is time.
+    def _insert_fresh(self, nodes: Nodes) -> None:
+        """Insert nodes into the fresh table too, and copy to it what was there before them.
 
-        It takes over before an eighth of the slots has been filled besides.
+        It takes over before an eighth of the old slots is filled meanwhile.
         """
         if self._fresh is None:
             self._fresh, self._copied = _Table(self._enough_slots()), 0
-        share = 8 * inserted * len(self._run_of) // self._table.size
+        self._insert(self._fresh, nodes[nodes < self._copied])
+        share = 8 * len(nodes) * len(self._run_of) // self._table.size
         start, self._copied = self._copied, self._copied + max(CHUNK, share)
         runs = np.frombuffer(self._run_of, np.int32)[start : self._copied]
         live = np.flatnonzero(runs != GONE) + start
@@ -132,14 +136,6 @@ class _Table:
         self.used = 0
         self._array = np.zeros(size, np.int32)
         self.slots = self._array.data  # ten times faster, one slot at a time
-
-    def insert(self, low: int, node: int) -> None:
-        slots, at, mark = self.slots, low & self.mask, node + 1
-        while (slot := slots[at]) and slot != mark:
-            at = (at + 1) & self.mask
-        if not slot:
-            slots[at] = mark
-            self.used += 1
 
     def insert_all(self, lows: npt.NDArray[np.uint64], nodes: Nodes) -> None:
         """Every node takes the slot that it wants next; who finds it taken wants the one behind."""

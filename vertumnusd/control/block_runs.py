@@ -104,13 +104,15 @@ class BlockRuns:
         """
         names, at = self.names, HASH_BYTES * block
         most = min(self.runs.stop[self.run_of[node]] - node, len(chain) // HASH_BYTES - block)
-        equal, unequal, tried = 1, most + 1, most
+        if most == 1 or chain.startswith(names[2 * node : 2 * (node + most)], at):
+            return most
+        equal, unequal = 1, most
         while equal + 1 < unequal:
+            tried = (equal + unequal) // 2
             if chain.startswith(names[2 * node : 2 * (node + tried)], at):
                 equal = tried
             else:
                 unequal = tried
-            tried = (equal + unequal) // 2
         return equal
 
     def memory_bytes(self) -> int:

@@ -14,7 +14,8 @@ none behind it, takes no memory.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -93,7 +94,7 @@ class PrefixTrie:
             self._store_each(rank, split(parents), split(names))
             return
         self.tree.store(1 << rank, node, names)
-        if self._pending:
+        if self._pending.ranks:
             for block in split(names):
                 self._settle(block)
 
@@ -131,31 +132,38 @@ class PrefixTrie:
 
     def match(self, chain: bytes) -> dict[int, int]:
         """Blocks of the longest complete prefix, by base rank; none for homes without any."""
-        return {base: blocks for homes, blocks in self.prefixes(chain) for base in bits(homes)}
+        lengths: dict[int, int] = {}
+        for homes, blocks in self.prefixes(chain):
+            lengths.update(dict.fromkeys(bits(homes), blocks))
+        return lengths
 
     def prefixes(self, chain: bytes) -> list[tuple[int, int]]:
         """Homes (a bit for the base rank of each) by the blocks of their longest complete prefix.
 
         Shortest first; homes without any prefix are left out.
         """
-        tree = self.tree
+        tree, found = self.tree, []
+        find, run_of, lane_masks = tree.index.find, tree.run_of, tree.lane_masks
+        holders, masks = tree.runs.holders, tree.holders.masks
         words = memoryview(chain).cast("Q")
-        found: list[tuple[int, int]] = []
         homes, block, count = tree.homes, 0, len(words) // 2
-        while block < count:
-            node = tree.index.find(words[2 * block], words[2 * block + 1])
+        while block < count and homes:
+            node = find(words[2 * block], words[2 * block + 1])
             if node == NOT_FOUND:
                 break
             length = tree.common(node, chain, block)
-            for step, mask in enumerate(tree.lane_masks(node, length)):
+            if tree.home_ranks == 1:
+                steps: Sequence[int] = (masks[holders[run_of[node]]],)
+            else:
+                steps = lane_masks(node, length)
+            for step, mask in enumerate(steps, block):
                 remaining = homes & mask
-                if remaining != homes and block + step:
-                    found.append((homes ^ remaining, block + step))
-                homes = remaining
-            if not homes:
-                return found
+                if remaining != homes:
+                    if step:
+                        found.append((homes ^ remaining, step))
+                    homes = remaining
             block += length
-        if block:
+        if block and homes:
             found.append((homes, block))
         return found
 
@@ -169,11 +177,11 @@ class PrefixTrie:
     def _find(self, name: bytes) -> int:
         if name == ROOT:
             return NONE
-        return self.tree.index.find_any(*_WORDS.unpack(name))
+        low, high = _WORDS.unpack(name)
+        return self.tree.index.find_any(low, high)
 
 
-def bits(mask: int) -> Iterator[int]:
-    while mask:
-        lowest = mask & -mask
-        yield lowest.bit_length() - 1
-        mask ^= lowest
+@lru_cache(maxsize=4096)
+def bits(mask: int) -> tuple[int, ...]:
+    """The positions of the bits that are set; few masks come up again and again."""
+    return tuple(bit for bit in range(mask.bit_length()) if mask >> bit & 1)
