@@ -48,7 +48,7 @@ from vertumnusd.simulate.scenarios import (
 from vertumnusd.simulate.traces import TraceError
 
 PUBLISHED_SPEED_UPS = {1024: (0.86, 0.99, 1.06), 65_536: (1.68, 2.71, 3.91)}
-ABLATED_LOADS = (0.6, 0.7)
+ABLATED_LOAD = 0.6
 FIT_NOISE = 0.05
 
 
@@ -93,8 +93,8 @@ def _evaluate(arguments: argparse.Namespace) -> Evaluation:
 
 
 def _is_ablated(cell: Cell, scale: Scale) -> bool:
-    wanted = cell.load in ABLATED_LOADS or (cell.load == scale.loads[-1] and len(scale.loads) < 3)
-    return wanted and cell.deployment == scale.deployments[0]
+    load = ABLATED_LOAD if ABLATED_LOAD in scale.loads else scale.loads[-1]
+    return cell.load == load and cell.deployment == scale.deployments[0]
 
 
 def _timelines(scenario: Scenario, roles: Roles, conditions: Conditions) -> dict[str, Timeline]:
