@@ -181,7 +181,7 @@ MUTANTS = {
     "place nothing when a worker returns": mutant(
         Scheduler,
         "_open",
-        lambda s, _, queues: s.ledger.queues.update((q.worker, q) for q in queues) or [],
+        lambda scheduler, _, queues: [scheduler.ledger.open(queue) for queue in queues] and [],
     ),
 }
 

@@ -14,6 +14,7 @@ from vertumnusd.control.decode_pools import DecodePools
 from vertumnusd.control.errors import IllegalEvent
 from vertumnusd.control.fleet import Worker
 from vertumnusd.control.homes import Homes
+from vertumnusd.control.loads import Loads
 from vertumnusd.control.promised import Promised
 from vertumnusd.control.request import Request, Stage
 from vertumnusd.control.settings import Settings
@@ -35,7 +36,8 @@ class Ledger:
     def __init__(self, settings: Settings) -> None:
         self.homes = Homes(settings)
         self.decode = DecodePools(settings)
-        self.queues: dict[Worker, WorkerQueue] = {}
+        self.queues: dict[Worker, WorkerQueue] = {}  # of the workers that serve
+        self.loads = Loads(settings.home_ranks)  # of the same workers
         self.draining: dict[Worker, WorkerQueue] = {}  # nothing waits there, nor is placed
         self.requests: dict[str, Request] = {}
         self.unplaced: dict[str, Request] = {}  # in order of their deadlines
@@ -76,6 +78,16 @@ class Ledger:
         self.queued_tokens += (stage.queued - request.stage.queued) * request.input_tokens
         request.stage = stage
 
+    def open(self, queue: WorkerQueue) -> None:
+        """A worker serves."""
+        self.queues[queue.worker] = queue
+        self.loads.open(queue.worker, queue.reserved_ns)
+
+    def close(self, worker: Worker) -> WorkerQueue:
+        """It serves no more."""
+        self.loads.close(worker)
+        return self.queues.pop(worker)
+
     def wait_unplaced(self, request: Request, until: float) -> None:
         self.move(request, Stage.UNPLACED)
         request.worker, request.unplaced_until = None, until
@@ -85,8 +97,10 @@ class Ledger:
         """Bind a request without a place to a worker, and reserve its predicted time there."""
         self.move(request, Stage.WAITING)
         request.worker = worker
-        self.queues[worker].predict(request, service_s)
-        self.queues[worker].wait(request)
+        queue = self.queues[worker]
+        queue.predict(request, service_s)
+        self.loads.change(worker, queue.reserved_ns)
+        queue.wait(request)
         if self._settings.policy == "ours" and request.submit.keep:
             request.promised = True
             self.promised.add(worker, request.submit.chain)
@@ -103,6 +117,7 @@ class Ledger:
             request.decode_rank = decode_rank
         queue = self.queues[request.worker]
         queue.predict(request, service_s)
+        self.loads.change(queue.worker, queue.reserved_ns)
         queue.dispatch_first()
         self.move(request, Stage.DISPATCHED)
 
@@ -135,6 +150,7 @@ class Ledger:
         if queue.blocked is Blocked.DECODE and queue.waiting[0] is request:
             self.unblock(Blocked.DECODE)
         queue.remove(request)
+        self.loads.change(queue.worker, queue.reserved_ns)
 
     def withdraw_promise(self, request: Request) -> None:
         """The request has produced its blocks, or will not."""

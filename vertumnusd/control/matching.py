@@ -35,18 +35,17 @@ class Matching:
         matched = self.trie.match(self._usable_chain(request))
         return {home: blocks * block_tokens for home, blocks in matched.items()}
 
-    def by_worker(self, request: Request) -> dict[Worker, int]:
-        """What is cached or promised; workers without any of it are left out."""
-        cached: dict[Worker, int] = {}
-        for home, tokens in self.by_home(request).items():
-            worker = self._fleet.worker_of(home)
-            cached[worker] = max(tokens, cached.get(worker, 0))
-        if self._promised:
-            block_tokens = self._settings.block_tokens
-            promised = self._promised.match(self._usable_chain(request))
-            for worker, blocks in promised.items():
-                cached[worker] = max(blocks * block_tokens, cached.get(worker, 0))
-        return cached
+    def prefixes(self, request: Request) -> list[tuple[int, int]]:
+        """What is cached or promised: homes (a bit for the first rank of each) and their tokens.
+
+        Longest first; what a worker promises is told of its first home.
+        """
+        chain, block_tokens = self._usable_chain(request), self._settings.block_tokens
+        homes_with = {blocks: homes for homes, blocks in self.trie.prefixes(chain)}
+        for worker, blocks in self._promised.match(chain).items():
+            homes_with[blocks] = homes_with.get(blocks, 0) | 1 << worker.base
+        longest_first = sorted(homes_with.items(), reverse=True)
+        return [(homes, blocks * block_tokens) for blocks, homes in longest_first]
 
     def shared_tokens(self, request: Request, ahead: Request) -> int:
         """What the request will find when the one ahead of it, in the same home, is done."""

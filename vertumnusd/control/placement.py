@@ -46,9 +46,9 @@ class Policy(NamedTuple):
 
         Equal J: the shorter queue wins, then the longer prefix, then the smaller (degree, base).
         """
-        least_loaded = _least_loaded(candidates)
-        smallest_degree = min(candidate.worker.degree for candidate in least_loaded)
-        priced = [self.price(c, input_tokens, smallest_degree) for c in least_loaded]
+        candidates = list(candidates)
+        smallest_degree = min(candidate.worker.degree for candidate in candidates)
+        priced = [self.price(c, input_tokens, smallest_degree) for c in candidates]
         preferred = min(priced, key=lambda t: (t.own_s, t.candidate.worker.degree))
         return min(priced, key=_rank), preferred.candidate.worker.degree
 
@@ -68,17 +68,3 @@ class Policy(NamedTuple):
 def _rank(terms: Terms) -> tuple[float, float, int, Worker]:
     worker, queue_s, cached_tokens = terms.candidate
     return terms.cost_s, queue_s, -cached_tokens, worker
-
-
-def _least_loaded(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """One candidate of each (degree, prefix): those alike in both differ in q alone.
-
-    Pricing these few instead of all keeps a placement cheap among many workers.
-    """
-    chosen: dict[tuple[int, int], Candidate] = {}
-    for candidate in candidates:
-        kind = (candidate.worker.degree, candidate.cached_tokens)
-        best = chosen.get(kind)
-        if best is None or (candidate.queue_s, candidate.worker) < (best.queue_s, best.worker):
-            chosen[kind] = candidate
-    return list(chosen.values())

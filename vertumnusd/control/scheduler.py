@@ -149,12 +149,10 @@ class Scheduler:
 
     def drain(self, now: float, workers: Iterable[Worker]) -> list[ControlCommand]:
         """No more for these workers: what waits for them goes elsewhere, what they run ends."""
-        queues = {worker: self.ledger.queues[worker] for worker in workers}
-        waiting = [request for queue in queues.values() for request in queue.waiting]
+        queues = [self.ledger.close(worker) for worker in workers]
+        self.ledger.draining.update((queue.worker, queue) for queue in queues)
+        waiting = [request for queue in queues for request in queue.waiting]
         self.ledger.unbind(waiting)
-        for worker, queue in queues.items():
-            del self.ledger.queues[worker]
-            self.ledger.draining[worker] = queue
         return self._place_all(now, waiting)
 
     def resume(self, now: float, workers: Iterable[Worker]) -> list[ControlCommand]:
@@ -188,7 +186,8 @@ class Scheduler:
         waiting = [r for queue in self.ledger.queues.values() for r in queue.waiting]
         waiting += self.ledger.unplaced.values()
         self.ledger.unbind(waiting)
-        self.ledger.queues.update((queue.worker, queue) for queue in queues)
+        for queue in queues:
+            self.ledger.open(queue)
         return self._place_all(now, waiting)
 
     def _owed(self, workers: set[Worker]) -> list[Request]:
@@ -203,8 +202,8 @@ class Scheduler:
         waiting = [r for worker in workers for r in self.ledger.queue_of(worker).waiting]
         self.ledger.unbind(waiting)
         for worker in workers:
-            self.ledger.queues.pop(worker, None)
-            self.ledger.draining.pop(worker, None)
+            if self.ledger.draining.pop(worker, None) is None:
+                self.ledger.close(worker)
         return [*lost, *self._place_all(now, waiting)]
 
     def decode_rank_up(self, rank: int) -> None:
@@ -266,8 +265,7 @@ class Scheduler:
     # --- placement
 
     def _refusal(self, submit: Submit) -> Reject | None:
-        queues = self.ledger.queues.values()
-        shortest_s = min((queue.queue_s for queue in queues), default=0.0)
+        shortest_s = self.ledger.loads.shortest_ns() / 1e9
         return admission.refuse_oversized(self._settings, submit) or admission.refuse_overload(
             self._settings, submit, self.ledger.queued_tokens, shortest_s
         )
@@ -298,11 +296,11 @@ class Scheduler:
         return [self._placed(request, terms, preferred_degree)] if moved else []
 
     def _candidates(self, request: Request) -> list[Candidate]:
-        """Serving workers; not those whose queue is over its limit, unless all are."""
-        cached = self.matching.by_worker(request)
+        """The best of each kind of serving workers, as long as one is not over its limit."""
+        prefixes = self.matching.prefixes(request)
         candidates = [
-            Candidate(worker, queue.queue_s, cached.get(worker, 0))
-            for worker, queue in self.ledger.queues.items()
+            Candidate(worker, reserved_ns / 1e9, cached_tokens)
+            for worker, reserved_ns, cached_tokens in self.ledger.loads.least_loaded(prefixes)
         ]
         limit_s = self._settings.max_queue_s
         return [c for c in candidates if c.queue_s <= limit_s] or candidates
