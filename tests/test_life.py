@@ -177,6 +177,27 @@ def test_sigterm_lets_running_answers_end_and_leaves_no_process():
         assert all_end(pids, 5)
 
 
+@pytest.mark.parametrize("signals", [1, 2])
+def test_answers_that_are_cut_off_at_shutdown_end_with_an_error(signals):
+    """By the end of ``drain_s``, or by a second signal."""
+    drain_s = 1.0 if signals == 1 else 60.0
+    body = json.dumps({"prompt": [5], "max_tokens": 6000, "ignore_eos": True}).encode()
+    with daemon(cluster=SMALL, node={"drain_s": drain_s}) as node:
+        with ThreadPoolExecutor(1) as pool, Client(node.port) as client, Client(node.port) as watch:
+            answer = pool.submit(client.request, "POST", "/v1/completions", body)
+            while not watch.get("/v1/cluster")["requests"]:
+                time.sleep(0.01)
+            node.process.send_signal(signal.SIGTERM)
+            if signals == 2:
+                while watch.request("GET", "/health")[0] == 200:
+                    time.sleep(0.01)
+                node.process.send_signal(signal.SIGTERM)
+            status, text = answer.result(30)
+        assert status == 503
+        assert json.loads(text)["error"]["code"] == "service_unavailable"
+        assert node.process.wait(30) == 1
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_ranks_die_with_their_daemon_whatever_ends_it(how):
     with daemon(cluster=SMALL) as node:

@@ -54,6 +54,7 @@ from vertumnusd.node.tokens import Tokens
 
 HEARTBEAT_S = 0.25
 STALLED_S = 1.0  # a beat this late finds what ranks said meanwhile unread: no time to judge them
+CUT_OFF_S = 1.0  # to tell clients that their answers were cut off
 FIRST_TERM = 1  # one node takes the seat at once
 
 EXIT_DONE, EXIT_FAULT, EXIT_USAGE, EXIT_PORT_IN_USE, EXIT_NO_RANKS = range(5)
@@ -254,6 +255,10 @@ class Daemon:
             if patience.cancelled_caught:
                 log.warning("requests cut off at shutdown", requests=self._requests.running())
             nursery.cancel_scope.cancel()
+        if status != EXIT_DONE:
+            self._requests.cut_off("this node is shutting down")
+            with trio.move_on_after(CUT_OFF_S):
+                await doors.drain()
         return status
 
     def _reload(self, doors: Doors) -> None:

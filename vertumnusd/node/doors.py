@@ -25,6 +25,7 @@ from vertumnusd.node.http import Head, HttpConnection, PeerGone
 from vertumnusd.node.keys import Keys, Tenant
 from vertumnusd.node.limits import Limits
 from vertumnusd.node.metrics import Metrics
+from vertumnusd.node.routes import Route
 from vertumnusd.node.service import Service
 from vertumnusd.node.tokens import Tokens
 from vertumnusd.node.websocket import Session
@@ -136,11 +137,7 @@ class Doors:
             if route.keyed:
                 exchange.tenant = self._tenant(head)
             with self._gate.admit(exchange.tenant) if route.works else nullcontext():
-                await exchange.receive()
-                await connection.while_connected(partial(route.handler, exchange, self._gate))
-            if route.works:
-                name = exchange.tenant.name
-                log.info("answered", path=head.path, request_id=head.request_id, key=name)
+                await self._handle(connection, exchange, route)
         except RequestError as error:
             await self._fail(connection, error)
         except PeerGone:
@@ -148,6 +145,19 @@ class Doors:
         except Exception:
             log.exception("request failed", path=head.path, request_id=head.request_id)
             await self._fail(connection, RequestError(500, "server_error", "internal error"))
+
+    async def _handle(self, connection: HttpConnection, exchange: Exchange, route: Route) -> None:
+        """An error is sent here, inside the gate: the end of a drain waits for it."""
+        head = exchange.head
+        try:
+            await exchange.receive()
+            await connection.while_connected(partial(route.handler, exchange, self._gate))
+        except RequestError as error:
+            await self._fail(connection, error)
+        else:
+            if route.works:
+                name = exchange.tenant.name
+                log.info("answered", path=head.path, request_id=head.request_id, key=name)
 
     async def _fail(self, connection: HttpConnection, error: RequestError) -> None:
         """An error cannot follow what was begun; such an answer is broken off, for all to see."""

@@ -8,11 +8,13 @@ from typing import Any
 
 import trio
 
-from vertumnusd.messages import Answer, Failed, Finished, ModelInfo
+from vertumnusd.messages import Answer, Failed, Finished, ModelInfo, Placed
+from vertumnusd.node.errors import UNAVAILABLE
+from vertumnusd.node.gate import RETRY_AFTER_S
 from vertumnusd.node.hub import Hub
 from vertumnusd.node.service import Job
 
-# Beyond its tokens an answer has a placement for each attempt and one ending.
+# Beyond its tokens an answer has placements and one ending.
 EVENTS_BESIDES_TOKENS = 16
 
 
@@ -43,6 +45,13 @@ class Requests:
         """Answers that are not over yet."""
         return len(self._answers)
 
+    def cut_off(self, reason: str) -> None:
+        """End every answer with an error, now."""
+        failed = Failed(503, UNAVAILABLE, reason, RETRY_AFTER_S)
+        for request in list(self._answers):
+            self.emit(request, failed)
+        self._answers.clear()  # what the hub says of them afterwards is too late
+
     def cluster(self) -> dict[str, Any]:
         assert self._hub is not None
         node = {
@@ -58,8 +67,15 @@ class Requests:
         if isinstance(event, Finished | Failed):
             self._observe(event)
         channel = self._answers.get(request)
-        if channel is not None:
-            channel.send_nowait(event)
+        if channel is None:
+            return
+        if isinstance(event, Placed):
+            # A request may be placed any number of times while its client does not read: the room
+            # of tokens and the ending is not for that.
+            waiting = channel.statistics().current_buffer_used
+            if waiting >= EVENTS_BESIDES_TOKENS - 1:
+                return
+        channel.send_nowait(event)
 
     @asynccontextmanager
     async def answer(self, job: Job) -> AsyncIterator[AsyncIterator[Answer]]:
@@ -72,7 +88,7 @@ class Requests:
             async with aclosing(_until_end(receive)) as answer:
                 yield answer
         finally:
-            del self._answers[job.request]
+            self._answers.pop(job.request, None)
             self._hub.leave(job.request)
             send.close()
             receive.close()
