@@ -38,6 +38,18 @@ def test_what_is_shown_is_a_file_that_says_the_same(tmp_path, capsys):
     )
 
 
+def test_an_installation_takes_all_of_etc_along():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    placed = {
+        Path(folder).relative_to("share/vertumnusd") / file.name: file
+        for folder, patterns in project["tool"]["setuptools"]["data-files"].items()
+        for pattern in patterns
+        for file in ROOT.glob(pattern)
+    }
+    files = [file for file in (ROOT / "etc").rglob("*") if file.is_file()]
+    assert placed == {file.relative_to(ROOT / "etc"): file for file in files}
+
+
 def test_flags_win_over_the_file(tmp_path):
     path = write(tmp_path, "[node]\nport = 1\nhost = 'a'\n")
     node = load_config(path, {"node": {"port": 2}}).node

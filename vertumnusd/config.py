@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,10 @@ from vertumnusd.control.fleet import parse_composition
 from vertumnusd.control.prefill_time import Coefficients, PrefillTime
 
 MOST_RANKS = 1024  # of one node; a typing error should not start a process for each
-PROFILES = Path(__file__).resolve().parent.parent / "etc" / "profiles"
+SOURCE_ETC = Path(__file__).resolve().parent.parent / "etc"
+INSTALLED_ETC = Path(sys.prefix) / "share" / "vertumnusd"  # where pyproject.toml puts it
+ETC = SOURCE_ETC if (SOURCE_ETC / "vertumnusd.toml").is_file() else INSTALLED_ETC
+PROFILES = ETC / "profiles"
 
 
 class ConfigError(Exception):

@@ -23,9 +23,10 @@ from typing import Any
 import trio
 from trio_websocket import WebSocketConnection, open_websocket_url
 
-ROOT = Path(__file__).resolve().parent.parent
-CONFIG = ROOT / "etc" / "demo.toml"
-DOCUMENT = ROOT / "etc" / "demo" / "orchard.txt"
+from vertumnusd.config import ETC
+
+CONFIG = ETC / "demo.toml"
+DOCUMENT = ETC / "demo" / "orchard.txt"
 
 START_LIMIT_S = 180.0
 TOTAL_LIMIT_S = 230.0
