@@ -6,6 +6,7 @@ length, then that many bytes. They end when the socket closes, so they never out
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -62,10 +63,18 @@ class Child:
         return status
 
     async def write(self) -> None:
-        """Writer task: frames from the outbox to the child, until it is gone."""
+        """Writer task: frames from the outbox to the child, until it is gone.
+
+        What waits leaves in one write: a write wakes the child up, and that is what it costs.
+        """
         try:
             async for frame in self._to_send:
-                await self._stream.send_all(len(frame).to_bytes(4, "little") + frame)
+                frames = [frame]
+                with contextlib.suppress(trio.WouldBlock, trio.EndOfChannel):
+                    while True:
+                        frames.append(self._to_send.receive_nowait())
+                data = b"".join(len(f).to_bytes(4, "little") + f for f in frames)
+                await self._stream.send_all(data)
         except trio.BrokenResourceError:
             pass  # its end is seen by ``wait``
 

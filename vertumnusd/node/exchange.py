@@ -72,16 +72,22 @@ class EventStream:
 
     async def send(self, content: object, name: str = "") -> None:
         """One event, on its way to the client when this returns."""
-        await self._start()
         prefix = f"event: {name}\n" if name else ""
-        await self._connection.send_data(
-            b"%sdata: %s\n\n" % (prefix.encode("ascii"), msgspec.json.encode(content))
+        data = b"%sdata: %s\n\n" % (prefix.encode("ascii"), msgspec.json.encode(content))
+        if self.started:
+            await self._connection.send_data(data)
+            return
+        self.started = True
+        await self._connection.start_stream(
+            data,
+            content_type="text/event-stream",
+            # Proxies must pass every token on at once.
+            headers=(("Cache-Control", "no-cache"), ("X-Accel-Buffering", "no")),
         )
 
     async def end(self) -> None:
-        await self._start()
-        await self._connection.send_data(b"data: [DONE]\n\n")
-        await self._connection.end_stream()
+        """Every stream has an event before its end: it says at least why it ends."""
+        await self._connection.end_stream(b"data: [DONE]\n\n")
 
     @asynccontextmanager
     async def errors(self) -> AsyncIterator[None]:
@@ -93,13 +99,3 @@ class EventStream:
                 raise
             await self.send(error.body())
             await self.end()
-
-    async def _start(self) -> None:
-        if self.started:
-            return
-        self.started = True
-        await self._connection.start_stream(
-            content_type="text/event-stream",
-            # Proxies must pass every token on at once.
-            headers=(("Cache-Control", "no-cache"), ("X-Accel-Buffering", "no")),
-        )

@@ -168,16 +168,21 @@ class HttpConnection:
         data = [] if self._method == "HEAD" else [h11.Data(data=body)]
         await self._send(response, *data, h11.EndOfMessage())
 
-    async def start_stream(self, *, content_type: str, headers: Headers = ()) -> None:
-        """Begin an answer of unknown length; ``send_data`` and ``end_stream`` follow."""
+    async def start_stream(self, data: bytes, *, content_type: str, headers: Headers = ()) -> None:
+        """Begin an answer of unknown length with its first ``data``; the head goes with it.
+
+        ``send_data`` and ``end_stream`` follow. What can leave together does: a write wakes the
+        client up, and costs more than all else that is done for a token.
+        """
         fields = [("Content-Type", content_type), *headers]
-        await self._send(self._response(200, fields))
+        await self._send(self._response(200, fields), h11.Data(data=data))
 
     async def send_data(self, data: bytes) -> None:
         await self._send(h11.Data(data=data))
 
-    async def end_stream(self) -> None:
-        await self._send(h11.EndOfMessage())
+    async def end_stream(self, data: bytes) -> None:
+        """The last ``data``, and the end."""
+        await self._send(h11.Data(data=data), h11.EndOfMessage())
 
     async def switch(self, headers: Headers) -> bytes:
         """Leave HTTP with a 101; what the client sent beyond its request is returned."""
