@@ -65,10 +65,12 @@ class Child:
     async def write(self) -> None:
         """Writer task: frames from the outbox to the child, until it is gone.
 
-        What waits leaves in one write: a write wakes the child up, and that is what it costs.
+        What waits leaves in one write: a write wakes the child up, and that is what it costs. It
+        gives way once before, so that a token which came with the same news leaves first.
         """
         try:
             async for frame in self._to_send:
+                await trio.lowlevel.checkpoint()
                 frames = [frame]
                 with contextlib.suppress(trio.WouldBlock, trio.EndOfChannel):
                     while True:
