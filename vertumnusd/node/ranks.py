@@ -191,13 +191,24 @@ class RankHost:
         root.serving = trio.Event()
         with self._children(root):
             await self._loaded_event.wait()
-            async with trio.open_nursery() as nursery:
-                for rank, child in root.children.items():
-                    child.send(self._start_message(root, rank))
-                    nursery.start_soon(child.write)
-                    nursery.start_soon(child.read, self._reader(root, rank))
-                    nursery.start_soon(self._watch, root, rank, child, nursery.cancel_scope)
-                await self._require_start(root)
+            try:
+                async with trio.open_nursery() as nursery:
+                    for rank, child in root.children.items():
+                        child.send(self._start_message(root, rank))
+                        nursery.start_soon(child.write)
+                        nursery.start_soon(child.read, self._reader(root, rank))
+                        nursery.start_soon(self._watch, root, rank, child, nursery.cancel_scope)
+                    await self._require_start(root)
+            finally:
+                await self._end_together(root)
+
+    async def _end_together(self, root: _Root) -> None:
+        """Unmapping gigabytes takes a process a while: nobody else should wait for that."""
+        for child in root.children.values():
+            child.kill()
+        with trio.CancelScope(shield=True):
+            for child in root.children.values():
+                await child.wait()
 
     async def _require_start(self, root: _Root) -> None:
         timeout_s = self._config.rank.start_timeout_s
