@@ -24,8 +24,8 @@ def test_a_worker_promises_the_longest_prefix_of_its_chains():
     promised = Promised(mark_blocks=1)
     promised.add(LEFT, chain("abcd"))
     promised.add(RIGHT, chain("abx"))
-    assert promised.match(chain("abcz")) == {LEFT: 3, RIGHT: 2}
-    assert promised.match(chain("b")) == {}
+    assert promised.prefixes(chain("abcz")) == [(1 << RIGHT.base, 2), (1 << LEFT.base, 3)]
+    assert promised.prefixes(chain("b")) == []
 
 
 def test_a_chain_promised_twice_stays_until_both_are_gone():
@@ -33,7 +33,7 @@ def test_a_chain_promised_twice_stays_until_both_are_gone():
     promised.add(LEFT, chain("ab"))
     promised.add(LEFT, chain("abc"))
     promised.remove(LEFT, chain("abc"))
-    assert promised.match(chain("abc")) == {LEFT: 2}
+    assert promised.prefixes(chain("abc")) == [(1 << LEFT.base, 2)]
     promised.remove(LEFT, chain("ab"))
     assert not promised
 
@@ -42,8 +42,8 @@ def test_small_blocks_are_promised_in_whole_stretches():
     promised = Promised(mark_blocks=3)
     promised.add(LEFT, chain("abcdefgh"))
     assert len(promised) == 2
-    assert promised.match(chain("abcdefgh")) == {LEFT: 6}
-    assert promised.match(chain("abcde")) == {LEFT: 3}
+    assert promised.prefixes(chain("abcdefgh")) == [(1 << LEFT.base, 6)]
+    assert promised.prefixes(chain("abcde")) == [(1 << LEFT.base, 3)]
 
 
 paths = st.text("ab", max_size=12)

@@ -84,10 +84,9 @@ def _never_retry_on_reports(scheduler, report):
 
 
 def _emptiest_home(scheduler, worker, request):
-    home = min(
-        worker.homes(scheduler.ledger.homes._home_ranks), key=scheduler.ledger.homes.fullness
-    )
-    return home, scheduler.matching.by_home(request).get(home, 0)
+    homes = worker.homes(scheduler.ledger.homes._home_ranks)
+    home = min(homes, key=scheduler.ledger.homes.fullness)
+    return home, scheduler.matching.by_home(request, homes).get(home, 0)
 
 
 def _requeue_cancelled(scheduler, event):

@@ -66,6 +66,10 @@ class Loads:
                     reserved_ns, worker = _first(ordered, workers)
                     yield worker, reserved_ns, length
 
+    def any_with(self, homes: int, degree: int) -> bool:
+        """Whether one of these homes is in a worker of this degree."""
+        return bool(self._with(homes, degree) & self._bases.get(degree, 0))
+
     def _with(self, homes: int, degree: int) -> int:
         """Where a worker of this degree has one of these homes: a bit at its first rank."""
         found = homes

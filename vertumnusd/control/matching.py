@@ -7,7 +7,10 @@ left to compute, so only blocks that end before the last token count.
 
 from __future__ import annotations
 
-from vertumnusd.control.fleet import Fleet, Worker
+from collections.abc import Iterable
+
+from vertumnusd.control.fleet import Worker
+from vertumnusd.control.loads import Loads
 from vertumnusd.control.prefill_time import PrefillTime
 from vertumnusd.control.prefix_statistics import PrefixStatistics
 from vertumnusd.control.prefix_trie import PrefixTrie
@@ -21,29 +24,35 @@ class Matching:
     """The trie and what is promised, seen from a request; and Algorithm 1's view of a dispatch."""
 
     def __init__(
-        self, settings: Settings, prefill_time: PrefillTime, fleet: Fleet, promised: Promised
+        self, settings: Settings, prefill_time: PrefillTime, loads: Loads, promised: Promised
     ) -> None:
         self.trie = PrefixTrie(settings.ranks, settings.home_ranks)
         self.statistics = PrefixStatistics(settings, prefill_time)
         self._settings = settings
-        self._fleet = fleet
+        self._loads = loads
         self._promised = promised
+        self._last: tuple[Request | None, int, list[tuple[int, int]]] = (None, 0, [])
 
-    def by_home(self, request: Request) -> dict[int, int]:
-        """What is cached; homes without any of it are left out."""
+    def by_home(self, request: Request, homes: Iterable[int]) -> dict[int, int]:
+        """What these homes have cached; those without any of it are left out."""
         block_tokens = self._settings.block_tokens
-        matched = self.trie.match(self._usable_chain(request))
-        return {home: blocks * block_tokens for home, blocks in matched.items()}
+        return {
+            home: blocks * block_tokens
+            for holders, blocks in self._cached(request)
+            for home in homes
+            if holders >> home & 1
+        }
 
     def prefixes(self, request: Request) -> list[tuple[int, int]]:
         """What is cached or promised: homes (a bit for the first rank of each) and their tokens.
 
         Longest first; what a worker promises is told of its first home.
         """
-        chain, block_tokens = self._usable_chain(request), self._settings.block_tokens
-        homes_with = {blocks: homes for homes, blocks in self.trie.prefixes(chain)}
-        for worker, blocks in self._promised.match(chain).items():
-            homes_with[blocks] = homes_with.get(blocks, 0) | 1 << worker.base
+        homes_with = {blocks: homes for homes, blocks in self._cached(request)}
+        if self._promised:
+            for workers, blocks in self._promised.prefixes(self._usable_chain(request)):
+                homes_with[blocks] = homes_with.get(blocks, 0) | workers
+        block_tokens = self._settings.block_tokens
         longest_first = sorted(homes_with.items(), reverse=True)
         return [(homes, blocks * block_tokens) for blocks, homes in longest_first]
 
@@ -57,16 +66,21 @@ class Matching:
         path, preferred = self._usable_chain(request), request.preferred_degree
         reused = cached_tokens // self._settings.block_tokens
         self.statistics.reuse(path[: reused * HASH_BYTES], worker.degree)
-        matched = self.trie.match(path)
-        there = (n for home, n in matched.items() if self._serves_at(home, preferred))
-        longest, at_preferred = max(matched.values(), default=0), max(there, default=0)
+        cached = self._cached(request)
+        longest = max((blocks for _, blocks in cached), default=0)
+        there = (n for homes, n in cached if self._loads.any_with(homes, preferred))
+        at_preferred = max(there, default=0)
         if at_preferred < longest:
             path = path[: longest * HASH_BYTES]
             self.statistics.miss(path, at_preferred, preferred, request.input_tokens)
 
-    def _serves_at(self, home: int, degree: int) -> bool:
-        worker = self._fleet.worker_of(home)
-        return worker.degree == degree and self._fleet.serves(worker)
+    def _cached(self, request: Request) -> list[tuple[int, int]]:
+        """The trie's answer; asked once if a request is placed and dispatched in one step."""
+        last, revision, cached = self._last
+        if last is not request or revision != self.trie.revision:
+            cached = self.trie.prefixes(self._usable_chain(request))
+            self._last = (request, self.trie.revision, cached)
+        return cached
 
     def _usable_chain(self, request: Request) -> bytes:
         usable = (request.input_tokens - 1) // self._settings.block_tokens

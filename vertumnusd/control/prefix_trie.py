@@ -43,6 +43,7 @@ class PrefixTrie:
     def __init__(self, ranks: int, home_ranks: int) -> None:
         self.tree = BlockRuns(ranks, home_ranks)
         self._pending = PendingBlocks(ranks, home_ranks)
+        self.revision = 0  # rises with every change
         self._versions = [0] * ranks
         self._untidy = range(0)
 
@@ -67,6 +68,7 @@ class PrefixTrie:
         if missing > 0:
             self.drop_rank(rank)
         self._versions[rank] = report.version
+        self.revision += 1
         if report.stored:
             self._store(rank, report.stored)
         if report.evicted:
@@ -83,6 +85,7 @@ class PrefixTrie:
         self.tree.wipe(rank)
         self._pending.drop(rank)
         self._versions[rank] = 0
+        self.revision += 1
         self._untidy = range(len(self.tree.runs))
         self._tidy()
 

@@ -22,34 +22,47 @@ class Promised:
 
     def __init__(self, mark_blocks: int) -> None:
         self._stride = mark_blocks
-        self._workers: dict[bytes, dict[Worker, int]] = {}  # chains through each mark
+        self._workers: dict[bytes, int] = {}  # by mark: a bit for the first rank of each worker
+        self._again: dict[tuple[bytes, int], int] = {}  # more chains of a worker through a mark
 
     def __len__(self) -> int:
         return len(self._workers)
 
     def add(self, worker: Worker, chain: bytes) -> None:
+        base, workers = worker.base, self._workers
         for mark in marks(chain, self._stride):
-            counts = self._workers.setdefault(mark, {})
-            counts[worker] = counts.get(worker, 0) + 1
+            there = workers.get(mark, 0)
+            if there >> base & 1:
+                self._again[mark, base] = self._again.get((mark, base), 0) + 1
+            else:
+                workers[mark] = there | 1 << base
 
     def remove(self, worker: Worker, chain: bytes) -> None:
+        base, workers = worker.base, self._workers
         for mark in marks(chain, self._stride):
-            counts = self._workers[mark]
-            counts[worker] -= 1
-            if not counts[worker]:
-                del counts[worker]
-                if not counts:
-                    del self._workers[mark]
+            more = self._again.pop((mark, base), 0)
+            if more > 1:
+                self._again[mark, base] = more - 1
+            elif not more:
+                workers[mark] ^= 1 << base
+                if not workers[mark]:
+                    del workers[mark]
 
-    def match(self, chain: bytes) -> dict[Worker, int]:
-        """Blocks of the chain that each worker will have; none for workers that promise none."""
-        blocks: dict[Worker, int] = {}
-        for number, mark in enumerate(marks(chain, self._stride), 1):
-            workers = self._workers.get(mark)
-            if workers is None:
-                break
-            blocks.update(dict.fromkeys(workers, number * self._stride))
-        return blocks
+    def prefixes(self, chain: bytes) -> list[tuple[int, int]]:
+        """Workers (a bit for the first rank of each) and the blocks that they will have of it.
+
+        Shortest first; workers that promise none are left out.
+        """
+        found: list[tuple[int, int]] = []
+        before = blocks = 0
+        for mark in marks(chain, self._stride):
+            workers = self._workers.get(mark, 0)
+            if workers != before and blocks:
+                found.append((before ^ workers, blocks))
+            if not workers:
+                return found
+            before, blocks = workers, blocks + self._stride
+        return [*found, (before, blocks)] if blocks else found
 
 
 def marks(chain: bytes, stride: int) -> Iterator[bytes]:

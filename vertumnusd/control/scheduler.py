@@ -46,7 +46,7 @@ class Scheduler:
 
     def __init__(self, settings: Settings, prefill_time: PrefillTime, fleet: Fleet) -> None:
         self.ledger = Ledger(settings)
-        self.matching = Matching(settings, prefill_time, fleet, self.ledger.promised)
+        self.matching = Matching(settings, prefill_time, self.ledger.loads, self.ledger.promised)
         self.slo = SloAccount(settings.slo)
         self._settings = settings
         self._prefill_time = prefill_time
@@ -376,13 +376,14 @@ class Scheduler:
 
         What the request ahead of it promises is there when it starts.
         """
-        cached = self.matching.by_home(request)
+        homes = worker.homes(self._settings.home_ranks)
+        cached = self.matching.by_home(request, homes)
         for ahead in self.ledger.queues[worker].dispatched:
             if ahead.promised and ahead.home is not None:
                 tokens = self.matching.shared_tokens(request, ahead)
                 cached[ahead.home] = max(tokens, cached.get(ahead.home, 0))
         home = min(
-            worker.homes(self._settings.home_ranks),
+            homes,
             key=lambda home: (-cached.get(home, 0), self.ledger.homes.fullness(home), home),
         )
         return home, cached.get(home, 0)
