@@ -57,10 +57,10 @@ class Policy(NamedTuple):
         degree, cached = candidate.worker.degree, candidate.cached_tokens
         uncached = input_tokens - cached
         service_s = self.prefill_time.predict_s(degree, uncached, cached)
-        least_gpu_s = smallest_degree * self.prefill_time.predict_s(
-            smallest_degree, uncached, cached
-        )
-        gpu_price_s = self.lambda_ * (degree * service_s - least_gpu_s)
+        gpu_price_s = 0.0
+        if self.lambda_:
+            least_s = self.prefill_time.predict_s(smallest_degree, uncached, cached)
+            gpu_price_s = self.lambda_ * (degree * service_s - smallest_degree * least_s)
         own_s = self.beta * service_s + gpu_price_s
         return Terms(candidate, service_s, gpu_price_s, own_s, candidate.queue_s + own_s)
 

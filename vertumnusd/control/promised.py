@@ -29,13 +29,18 @@ class Promised:
         return len(self._workers)
 
     def add(self, worker: Worker, chain: bytes) -> None:
-        base, workers = worker.base, self._workers
-        for mark in marks(chain, self._stride):
+        base, workers, known = worker.base, self._workers, 0
+        names = list(marks(chain, self._stride))
+        for mark in names:
             there = workers.get(mark, 0)
+            if not there:
+                break  # nor is any mark behind it
             if there >> base & 1:
                 self._again[mark, base] = self._again.get((mark, base), 0) + 1
             else:
                 workers[mark] = there | 1 << base
+            known += 1
+        workers.update(dict.fromkeys(names[known:], 1 << base))
 
     def remove(self, worker: Worker, chain: bytes) -> None:
         base, workers = worker.base, self._workers

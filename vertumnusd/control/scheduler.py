@@ -327,8 +327,12 @@ class Scheduler:
     def dispatch(self) -> list[ControlCommand]:
         """Dispatch all that can be, in order of arrival. Every try dispatches or blocks a queue."""
         commands: list[ControlCommand] = []
-        while ready := [q for q in self.ledger.queues.values() if q.waiting and q.ready]:
-            commands += self._try(min(ready, key=lambda queue: queue.waiting[0].arrival))
+        ready = [q for q in self.ledger.queues.values() if q.waiting and q.ready]
+        while ready:
+            queue = min(ready, key=lambda queue: queue.waiting[0].arrival)
+            commands += self._try(queue)
+            if not queue.ready:
+                ready.remove(queue)
         return commands
 
     def _try(self, queue: WorkerQueue) -> list[ControlCommand]:
