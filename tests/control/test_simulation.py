@@ -135,7 +135,7 @@ def _publish_at_once(replication, now, kind, copy, honest=Replication._replicate
     trie, path = replication._scheduler.matching.trie, split(copy.chain)
     for parent, block in itertools.pairwise([bytes(16), *path]):
         rank = copy.destination
-        report = BlocksChanged(rank, trie._versions[rank] + 1, parent + block, b"", 0, 0, 0)
+        report = BlocksChanged(rank, trie.versions[rank] + 1, parent + block, b"", 0, 0, 0)
         trie.apply(report)
     return honest(replication, now, kind, copy)
 

@@ -84,6 +84,14 @@ class BlockRuns:
             node = self.runs.up[run]
         return homes
 
+    def held_by(self, rank: int) -> Iterator[int]:
+        """Every block that the rank holds, none before those on its path."""
+        runs = self.runs
+        for run in sorted(runs.rows(), key=runs.depth.__getitem__):
+            if self.mask(run) >> rank & 1:
+                skipped = (rank - runs.lane[run]) % self.home_ranks
+                yield from range(runs.start[run] + skipped, runs.stop[run], self.home_ranks)
+
     def lane_masks(self, node: int, length: int) -> list[int]:
         """Of ``length`` blocks of a run from ``node`` on: the holders of the first of each lane.
 

@@ -14,7 +14,7 @@ none behind it, takes no memory.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -44,7 +44,7 @@ class PrefixTrie:
         self.tree = BlockRuns(ranks, home_ranks)
         self._pending = PendingBlocks(ranks, home_ranks)
         self.revision = 0  # rises with every change
-        self._versions = [0] * ranks
+        self.versions = [0] * ranks  # of the last report of each
         self._untidy = range(0)
 
     def __len__(self) -> int:
@@ -62,12 +62,12 @@ class PrefixTrie:
         if len(report.stored) % (2 * HASH_BYTES) or len(report.evicted) % HASH_BYTES:
             raise IllegalEvent(f"rank {report.rank} reported blocks of odd length")
         rank = report.rank
-        missing = report.version - self._versions[rank] - 1
+        missing = report.version - self.versions[rank] - 1
         if missing < 0:
             return missing
         if missing > 0:
             self.drop_rank(rank)
-        self._versions[rank] = report.version
+        self.versions[rank] = report.version
         self.revision += 1
         if report.stored:
             self._store(rank, report.stored)
@@ -84,9 +84,9 @@ class PrefixTrie:
         """
         self.tree.wipe(rank)
         self._pending.drop(rank)
-        self._versions[rank] = 0
+        self.versions[rank] = 0
         self.revision += 1
-        self._untidy = range(len(self.tree.runs))
+        self._untidy = self.tree.runs.rows()
         self._tidy()
 
     def _store(self, rank: int, stored: bytes) -> None:
@@ -176,6 +176,28 @@ class PrefixTrie:
         """The number of a block, which stays the same as long as some rank needs it here."""
         node = self._find(name)
         return None if node == NOT_FOUND else node
+
+    # --- all of it
+
+    def claims(self, rank: int) -> Iterator[tuple[bytes, bytes]]:
+        """Parent and name of every block that the rank holds; parents first, but for those that
+        wait."""
+        tree = self.tree
+        for node in tree.held_by(rank):
+            parent = tree.parent(node)
+            yield (ROOT if parent == NONE else tree.name(parent)), tree.name(node)
+        for parent_name, block, ranks in self._pending:
+            if ranks >> rank & 1:
+                yield parent_name, block
+
+    def snapshot(self) -> dict[str, int]:
+        return {
+            "blocks": self.tree.blocks,
+            "pending_blocks": len(self._pending),
+            "runs": len(self.tree.runs),
+            "holder_sets": len(self.tree.holders),
+            "memory_bytes": self.tree.memory_bytes(),
+        }
 
     def _find(self, name: bytes) -> int:
         if name == ROOT:

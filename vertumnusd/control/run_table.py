@@ -38,8 +38,11 @@ class RunTable:
         self._free = array("i")
 
     def __len__(self) -> int:
-        """Rows, in use or free; a free one has no blocks, and nothing hangs from it."""
-        return len(self.start)
+        return len(self.start) - len(self._free)
+
+    def rows(self) -> range:
+        """Runs and free rows; the latter have no blocks, and nothing hangs from them."""
+        return range(len(self.start))
 
     def new(self, start: int, room: int, up: int, depth: int, lane: int) -> int:
         """A run without blocks and holders, in no list yet, from which nothing hangs."""
@@ -61,10 +64,10 @@ class RunTable:
         self._free.append(run)
 
     def _make_rows(self) -> None:
-        rows = range(len(self), len(self) + ROWS)
+        made = len(self.start)
         for column in self._columns():
             column.extend(array("i", [NONE]) * ROWS)
-        self._free.extend(reversed(rows))
+        self._free.extend(range(made + ROWS - 1, made - 1, -1))
 
     def hang(self, run: int, parent: int) -> None:
         """Put ``run`` into the list of ``parent``."""

@@ -1,0 +1,40 @@
+"""What the prefix trie believes of each rank: to rebuild it elsewhere, and to check it.
+
+A rank's claims are exact: all that it reported and has not evicted, also blocks that wait for their
+parents and so count for no prefix. Both ways cost the size of the trie; they are for operators, for
+tests, and for a successor that starts from a file, not for every request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from vertumnusd.control.pending_blocks import split
+from vertumnusd.control.prefix_trie import PrefixTrie
+from vertumnusd.messages import BlocksChanged
+
+
+class Differences(NamedTuple):
+    """Blocks that the trie claims and the rank lacks; blocks that the rank has unknown to it."""
+
+    wrong: frozenset[bytes]
+    missing: frozenset[bytes]
+
+
+def audit(trie: PrefixTrie, rank: int, held: bytes) -> Differences:
+    """Compare with ``held``, the names of all blocks in the rank's pool, laid end to end."""
+    claimed = {block for _, block in trie.claims(rank)}
+    present = set(split(held))
+    return Differences(frozenset(claimed - present), frozenset(present - claimed))
+
+
+def reports(trie: PrefixTrie) -> Iterator[BlocksChanged]:
+    """One report of each rank: a new trie that applies them goes on where this one is.
+
+    The counts of the pools are not known to the trie, and left at 0.
+    """
+    for rank, version in enumerate(trie.versions):
+        if version:
+            stored = b"".join(parent + block for parent, block in trie.claims(rank))
+            yield BlocksChanged(rank, version, stored, b"", 0, 0, 0)
