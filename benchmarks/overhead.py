@@ -1,7 +1,7 @@
 """What the path around a prefill costs on an idle cluster.
 
-``text_ms`` and ``ids_ms``: from the arrival of a request at the door to its first token's leaving for
-the client, less the prefill itself, by the node's own clock; medians of uncached short prompts.
+``text_ms`` and ``ids_ms``: from the arrival of a request at the door until its first token leaves
+for the client, less the prefill itself, by the node's own clock; medians of uncached short prompts.
 Targets: 3 ms, and 1.5 ms with token ids. ``wire_…``: the same as a bare socket client sees it, from
 its write to the first byte of the first event. ``gap_ms``: what one more step of a request costs:
 the same prompts in one step and in a step for every layer. Target: 1 ms. The ratio is the largest
