@@ -36,6 +36,7 @@ def test_a_compressed_trace_reads_like_a_plain_one(tmp_path):
         ({**GOOD, "input_length": 0}, "input_length"),
         ({**GOOD, "input_length": "many"}, "input_length"),
         ({**GOOD, "hash_ids": [1, "x"]}, "hash_ids"),
+        ({**GOOD, "hash_ids": [1, -2]}, "hash_ids"),
         ({**GOOD, "hash_ids": [1]}, "1 hash_ids for input_length 600: 2 are expected"),
         ({"timestamp": 0, "input_length": 600}, "hash_ids"),
     ],

@@ -61,7 +61,7 @@ def read_trace(path: Path) -> list[TraceRow]:
 class _Line(msgspec.Struct):
     timestamp: Annotated[float, msgspec.Meta(ge=0)]
     input_length: Annotated[int, msgspec.Meta(ge=1)]
-    hash_ids: list[int]
+    hash_ids: list[Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]]
 
 
 _LINES = msgspec.json.Decoder(_Line)
