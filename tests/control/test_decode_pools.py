@@ -35,7 +35,7 @@ def test_a_rank_comes_back_empty_and_takes_back_nothing_of_before():
     decode = pools()
     decode.rank_up(4)
     decode.reserve(4, 10)
-    decode.rank_down(4)
+    decode.rank_down(0.0, 4)
     decode.release(4, 10)
     assert decode.choose(1) is None
     decode.rank_up(4)

@@ -184,7 +184,7 @@ class Controller:
         for rank in ranks:
             del self._incarnations[rank]
             if rank >= self._settings.ranks:
-                commands += self._scheduler.decode_rank_down(rank, reason)
+                commands += self._scheduler.decode_rank_down(now, rank, reason)
                 continue
             self._scheduler.drop_rank(rank)
             withdrawn = self._fleet.rank_down(rank, reason)

@@ -14,12 +14,16 @@ class DecodePools:
         self._ranks = range(settings.ranks, settings.ranks + settings.decode_ranks)
         self._capacity = settings.decode_kv_blocks
         self._free: dict[int, int] = {}
+        self.none_since: float | None = None  # when the last of them was lost
 
     def rank_up(self, rank: int) -> None:
         self._free[rank] = self._capacity
+        self.none_since = None
 
-    def rank_down(self, rank: int) -> None:
+    def rank_down(self, now: float, rank: int) -> None:
         self._free.pop(rank, None)
+        if not self._free and self.none_since is None:
+            self.none_since = now
 
     def choose(self, blocks: int) -> int | None:
         """The rank with most free blocks, the first among equals; None if it has not enough."""

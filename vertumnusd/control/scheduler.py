@@ -210,11 +210,11 @@ class Scheduler:
         self.ledger.decode.rank_up(rank)
         self.ledger.unblock(Blocked.DECODE)
 
-    def decode_rank_down(self, rank: int, reason: str) -> list[ControlCommand]:
+    def decode_rank_down(self, now: float, rank: int, reason: str) -> list[ControlCommand]:
         """Every request with blocks there is lost, also one that is still in its prefill."""
         held = [r for r in self.ledger.requests.values() if r.decode_rank == rank]
         lost = self._lose(held, reason)
-        self.ledger.decode.rank_down(rank)
+        self.ledger.decode.rank_down(now, rank)
         return lost
 
     def drop_rank(self, rank: int) -> None:
@@ -252,15 +252,34 @@ class Scheduler:
     # --- time
 
     def next_deadline(self) -> float | None:
-        return next((r.unplaced_until for r in self.ledger.unplaced.values()), None)
+        unplaced = next((r.unplaced_until for r in self.ledger.unplaced.values()), None)
+        none_since = self.ledger.decode.none_since
+        if none_since is None or not any(queue.waiting for queue in self.ledger.queues.values()):
+            return unplaced
+        no_decode = none_since + self._settings.unplaced_wait_s
+        return no_decode if unplaced is None else min(unplaced, no_decode)
 
     def tick(self, now: float) -> list[ControlCommand]:
-        """Turn away the requests that no worker came to serve in time."""
+        """Turn away the requests that no worker, or no decode rank, came to serve in time."""
         late = [r for r in self.ledger.unplaced.values() if r.unplaced_until <= now]
-        for request in late:
+        return [
+            *self._turn_away(late, "no worker serves"),
+            *self._turn_away(self._without_decode_rank(now), "no decode rank serves"),
+        ]
+
+    def _without_decode_rank(self, now: float) -> list[Request]:
+        """Those that wait to decode while every decode rank has been gone for too long."""
+        none_since = self.ledger.decode.none_since
+        if none_since is None or now < none_since + self._settings.unplaced_wait_s:
+            return []
+        waiting = [r for queue in self.ledger.queues.values() for r in queue.waiting]
+        return [request for request in waiting if request.decode_blocks]
+
+    def _turn_away(self, requests: list[Request], reason: str) -> list[ControlCommand]:
+        for request in requests:
             self.ledger.forget(request, "rejected")
         retry_s = self._settings.unplaced_wait_s
-        return [admission.overloaded(r.submit, "no worker serves", retry_s) for r in late]
+        return [admission.overloaded(r.submit, reason, retry_s) for r in requests]
 
     # --- placement
 
