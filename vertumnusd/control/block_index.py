@@ -1,17 +1,19 @@
-"""From a block's name to its node: a hash table in one array, 8 to 32 bytes a block.
+"""From a block's name to its node: a hash table in one array, 8 to 64 bytes a block.
 
 Open addressing with linear probing. A name is a hash already, so its lower half says where to look.
 Nothing is ever taken out: a slot whose node is gone, or has another name by now, is passed by. When
-half of the slots are used, a fresh table is filled from the live nodes, a chunk with every
-insertion, and takes over when it is complete; so nothing ever waits for a large table to grow.
+half of the slots are used, another table is filled from the live ones, some with every insertion
+and in their order, and takes over when it has all. So nothing ever waits for a large table to grow,
+nor for the system to provide all of its memory.
 
-A walk down the trie asks for few blocks only; these are inserted at once (``enter``). The others
-wait (``add``), and are inserted together, several times faster, when there are many of them or an
-update asks for a block by name alone (``find_any``).
+A walk down the trie asks for few blocks only; these are inserted at once. The others wait, and are
+inserted together, several times faster, when there are many of them or an update asks for a block
+by name alone (``find_any``).
 """
 
 from __future__ import annotations
 
+import mmap
 from array import array
 
 import numpy as np
@@ -22,7 +24,7 @@ NOT_FOUND = -2  # -1 is the parent of first blocks
 
 SMALLEST = 1 << 16  # slots of a table
 WAITING = SMALLEST >> 3  # nodes to be inserted together, at the most
-CHUNK = 1 << 14  # node numbers looked at for a fresh table, with an insertion, at the least
+CHUNK = 1 << 14  # slots to be copied to the next table with every insertion, at the least
 SINGLY = 24  # so few nodes are inserted faster one by one
 
 Nodes = npt.NDArray[np.int32]
@@ -37,8 +39,8 @@ class BlockIndex:
         self._waiting = array("i")  # first node and count, in turn
         self._waiting_count = 0
         self._table = _Table(SMALLEST)
-        self._fresh: _Table | None = None
-        self._copied = 0  # nodes with smaller numbers are in the fresh table
+        self._next: _Table | None = None
+        self._copied = 0  # the slots before this are in the next table
 
     def find(self, low: int, high: int) -> int:
         """The node of this name, or NOT_FOUND, also if it waits."""
@@ -70,11 +72,11 @@ class BlockIndex:
         if not slot:
             slots[at] = mark
             table.used += 1
-        if self._fresh is not None or 2 * table.used >= table.size:
-            self._insert_fresh(np.array([node], np.int32))
+        if self._next is not None or table.filled:
+            self._enlarge(np.array([node], np.int32))
 
     def enter_run(self, start: int, count: int) -> None:
-        """Insert the first and the last of these nodes; the others when they are asked for."""
+        """Insert the first and the last of these nodes at once, the others when asked for."""
         self.enter(start)
         if count > 1:
             self.enter(start + count - 1)
@@ -85,7 +87,7 @@ class BlockIndex:
                 self._insert_waiting()
 
     def memory_bytes(self) -> int:
-        return 4 * (self._table.size + (self._fresh.size if self._fresh else 0))
+        return 4 * (self._table.size + (self._next.size if self._next else 0))
 
     def _insert_waiting(self) -> None:
         starts, counts = np.array(self._waiting, np.int32).reshape(-1, 2).T
@@ -99,43 +101,65 @@ class BlockIndex:
         for at in range(0, len(nodes), WAITING):
             part = nodes[at : at + WAITING].astype(np.int32)
             self._insert(self._table, part)
-            if self._fresh is not None or 2 * self._table.used >= self._table.size:
-                self._insert_fresh(part)
+            if self._next is not None or self._table.filled:
+                self._enlarge(part)
 
     def _insert(self, table: _Table, nodes: Nodes) -> None:
-        table.insert_all(np.frombuffer(self._names, np.uint64)[::2][nodes], nodes)
+        table.insert_all(self._lows(nodes), nodes)
 
-    def _insert_fresh(self, nodes: Nodes) -> None:
-        """Insert nodes into the fresh table too, and copy to it what was there before them.
+    def _lows(self, nodes: Nodes) -> npt.NDArray[np.uint64]:
+        lows: npt.NDArray[np.uint64] = np.frombuffer(self._names, np.uint64)[::2][nodes]
+        return lows
 
-        It takes over before an eighth of the old slots is filled meanwhile.
+    def _enlarge(self, inserted: Nodes) -> None:
+        """Copy some more slots, four for each of these nodes, that have just been inserted.
+
+        So it is done before a quarter of the slots is filled meanwhile.
         """
-        if self._fresh is None:
-            self._fresh, self._copied = _Table(self._enough_slots()), 0
-        self._insert(self._fresh, nodes[nodes < self._copied])
-        share = 8 * len(nodes) * len(self._run_of) // self._table.size
-        start, self._copied = self._copied, self._copied + max(CHUNK, share)
-        runs = np.frombuffer(self._run_of, np.int32)[start : self._copied]
-        live = np.flatnonzero(runs != GONE) + start
-        self._insert(self._fresh, live.astype(np.int32))
-        if self._copied >= len(self._run_of):
-            self._table, self._fresh = self._fresh, None
+        if self._next is None:
+            self._next, self._copied = _Table(self._enough_slots()), 0
+        passed = (self._lows(inserted) & np.uint64(self._table.mask)) < self._copied
+        self._insert(self._next, inserted[passed])
+        start, self._copied = self._copied, self._copied + max(CHUNK, 4 * len(inserted))
+        self._copy(self._table.marks[start : self._copied])
+        if self._copied >= self._table.size:
+            # whoever wanted one of the last slots may have found it free only among the first
+            self._copy(self._table.marks[: self._table.first_empty()])
+            self._table, self._next = self._next, None
+
+    def _copy(self, marks: Nodes) -> None:
+        assert self._next is not None
+        nodes = marks[marks != 0] - np.int32(1)
+        live = np.frombuffer(self._run_of, np.int32)[nodes] != GONE
+        self._insert(self._next, nodes[live])
 
     def _enough_slots(self) -> int:
-        """Four to eight for each live node."""
+        """Eight to sixteen for each live node."""
         live = np.count_nonzero(np.frombuffer(self._run_of, np.int32) != GONE)
-        return max(SMALLEST, 4 << int(live - 1).bit_length())
+        return max(SMALLEST, 8 << int(live - 1).bit_length())
 
 
 class _Table:
-    """Slots with node numbers plus one; 0 is an empty slot."""
+    """Slots with node numbers plus one; 0 is an empty slot.
+
+    Memory comes straight from the system: page by page, as it is used.
+    """
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.mask = size - 1
         self.used = 0
-        self._array = np.zeros(size, np.int32)
-        self.slots = self._array.data  # ten times faster, one slot at a time
+        memory = mmap.mmap(-1, 4 * size)
+        self.marks = np.frombuffer(memory, np.int32)
+        self.slots = self.marks.data  # ten times faster, one slot at a time
+
+    @property
+    def filled(self) -> bool:
+        """Whether it is time for another one."""
+        return 2 * self.used >= self.size
+
+    def first_empty(self) -> int:
+        return int(np.argmin(self.marks != 0))
 
     def insert_all(self, lows: npt.NDArray[np.uint64], nodes: Nodes) -> None:
         """Every node takes the slot that it wants next; who finds it taken wants the one behind."""
@@ -143,7 +167,7 @@ class _Table:
         wanted = (lows & np.uint64(self.mask)).astype(np.intp)
         marks = nodes + np.int32(1)
         while len(marks):
-            empty = self._array[wanted] == 0
-            self._array[wanted[empty]] = marks[empty]
-            left = np.flatnonzero(self._array[wanted] != marks)
+            empty = self.marks[wanted] == 0
+            self.marks[wanted[empty]] = marks[empty]
+            left = np.flatnonzero(self.marks[wanted] != marks)
             marks, wanted = marks[left], (wanted[left] + 1) & self.mask

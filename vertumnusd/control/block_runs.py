@@ -233,13 +233,32 @@ class BlockRuns:
 
     # --- blocks go ----------------------------------------------------------------------------
 
-    def evict(self, rank: int, node: int) -> None:
-        """``rank``, which held the block, does no longer."""
-        run = self._cut(node)
-        if node + self.home_ranks < self.runs.stop[run]:
-            self._cut(node + 1)
-        self._set(run, self.mask(run) & ~(1 << rank))
-        self.tidy(self._join_around(run))
+    def evict(self, rank: int, first: int, last: int) -> None:
+        """``rank`` holds no longer what it owns from ``first`` to ``last``, blocks of one run."""
+        if self.ranks_at(first) >> rank & 1:
+            run = self._cut(first)
+            if last + self.home_ranks < self.runs.stop[run]:
+                self._cut(last + 1)
+            self._set(run, self.mask(run) & ~(1 << rank))
+            self.tidy(self._join_around(run))
+
+    def owned_before(self, node: int, words: memoryview, at: int) -> int:
+        """How many of these names, from index ``at`` on, are those before ``node`` in its run.
+
+        Not of all blocks, but of those of the same lane, from the node backwards.
+        """
+        names, step, word = self.names, self.home_ranks, 2 * at
+        start = self.runs.start[self.run_of[node]]
+        before = node - step
+        while (
+            before >= start
+            and word < len(words)
+            and names[2 * before] == words[word]
+            and names[2 * before + 1] == words[word + 1]
+        ):
+            before -= step
+            word += 2
+        return word // 2 - at
 
     def wipe(self, rank: int) -> None:
         """``rank`` holds nothing any more. The runs are to be tidied, all of them, any time."""

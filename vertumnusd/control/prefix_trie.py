@@ -119,12 +119,18 @@ class PrefixTrie:
                     parents.append(chain[-HASH_BYTES:])
 
     def _evict(self, rank: int, evicted: bytes) -> None:
-        for block in split(evicted):
-            node = self._find(block)
+        """Ranks evict children before their parents: stretches of a run are taken at once."""
+        tree, words = self.tree, memoryview(evicted).cast("Q")
+        at, count = 0, len(words) // 2
+        while at < count:
+            node = tree.index.find_any(words[2 * at], words[2 * at + 1])
+            at += 1
             if node == NOT_FOUND:
-                self._pending.remove(rank, block)
-            elif self.tree.ranks_at(node) >> rank & 1:
-                self.tree.evict(rank, node)
+                self._pending.remove(rank, evicted[HASH_BYTES * (at - 1) : HASH_BYTES * at])
+            else:
+                more = tree.owned_before(node, words, at)
+                tree.evict(rank, node - more * tree.home_ranks, node)
+                at += more
 
     def _tidy(self) -> None:
         for run in self._untidy[:TIDIED]:
