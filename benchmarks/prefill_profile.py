@@ -17,7 +17,7 @@ from harness import Client, daemon, result, say
 from vertumnusd.control.prefill_time import Coefficients, Measurement, RelativeError, fit
 
 LENGTHS = (16, 48, 128, 256, 512, 1024, 2048, 4096, 6144)
-CACHED_SHARES = (0.0, 0.5, 0.9)
+CACHED_SHARES = (0.5, 0.9, 0.99)
 ROUNDS = 3  # 2 for long ones; the fastest counts: what else the machine does only adds
 BLOCK = 16
 
@@ -29,24 +29,31 @@ def measure(degree: int, dtype: str) -> list[Measurement]:
     with daemon(cluster=cluster, model={"dtype": dtype}) as node, Client(node.port) as client:
         client.complete([7] * 64, 2)  # warm up
         for length in LENGTHS:
-            for share in CACHED_SHARES:
-                prefix = int(length * share) // BLOCK * BLOCK
-                if prefix or not share:
-                    found.append(measure_one(client, degree, length, prefix, rng))
+            cold = random_tokens(rng, length)
+            found.append(measure_one(client, degree, length, [], rng, cold))
+            prefixes = {int(length * share) // BLOCK * BLOCK for share in CACHED_SHARES} - {0}
+            for prefix in sorted(prefixes):
+                found.append(measure_one(client, degree, length, cold[:prefix], rng))
     return found
 
 
+def random_tokens(rng: random.Random, count: int) -> list[int]:
+    return [rng.randrange(1000, 40000) for _ in range(count)]
+
+
 def measure_one(
-    client: Client, degree: int, length: int, prefix: int, rng: random.Random
+    client: Client,
+    degree: int,
+    length: int,
+    head: list[int],
+    rng: random.Random,
+    first: list[int] | None = None,
 ) -> Measurement:
-    """The fastest of a few prompts with the same cached prefix."""
-    head = [rng.randrange(1000, 40000) for _ in range(prefix)]
-    if head:
-        client.complete(head, 1)
+    """The fastest of a few prompts that begin with ``head``, cached by now; ``first`` is one."""
     times, cached = [], 0
-    for _ in range(ROUNDS if length - prefix <= 1024 else 2):
-        tail = [rng.randrange(1000, 40000) for _ in range(length - prefix)]
-        answer = client.complete(head + tail, 1)
+    for i in range(ROUNDS if length - len(head) <= 1024 else 2):
+        prompt = head + random_tokens(rng, length - len(head))
+        answer = client.complete(first if first and not i else prompt, 1)
         cached = answer.cached_tokens
         times.append(answer.facts["prefill_s"])
     say(f"CP{degree}: {length} tokens, {cached} cached: {1e3 * min(times):.1f} ms")
@@ -72,7 +79,7 @@ def write(path: Path, model: str, dtype: str, measured: list[Measurement]) -> Re
     parts.append(
         "[measured]\n"
         f"points = {len(measured)}\n"
-        f'lengths = "{min(LENGTHS)} … {max(LENGTHS)} tokens, {CACHED_SHARES} cached"\n'
+        f'lengths = "{min(LENGTHS)} … {max(LENGTHS)} tokens, none or {CACHED_SHARES} cached"\n'
         f"shared_error = {[round(e, 4) for e in as_tuple(shared_error)]}  # median, P90, max\n"
         f"degree_error = {[round(e, 4) for e in as_tuple(worst)]}  # the worse degree's\n"
     )
