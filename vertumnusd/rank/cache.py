@@ -41,12 +41,11 @@ class Cache:
                 )
                 self._link.send(refusal)
                 return
-            block_ids = array("I", grant.block_ids).tobytes()
-            # The answer first: a request waits for it, and nobody for the report.
-            self._link.send(
-                Reserved(start.rank, reserve.epoch, reserve.request, grant.first_missing, block_ids)
-            )
             self._report(evicted=grant.evicted)
+        block_ids = array("I", grant.block_ids).tobytes()
+        self._link.send(
+            Reserved(start.rank, reserve.epoch, reserve.request, grant.first_missing, block_ids)
+        )
 
     def release(self, request: str) -> None:
         """Unpin the request's blocks; one that has none is ignored."""
