@@ -25,7 +25,7 @@ NOT_FOUND = -2  # -1 is the parent of first blocks
 SMALLEST = 1 << 16  # slots of a table
 WAITING = SMALLEST >> 3  # nodes to be inserted together, at the most
 CHUNK = 1 << 14  # slots to be copied to the next table with every insertion, at the least
-SINGLY = 24  # so few nodes are inserted faster one by one
+SINGLY = 48  # so few nodes are inserted faster one by one
 
 Nodes = npt.NDArray[np.int32]
 
@@ -72,7 +72,7 @@ class BlockIndex:
         if not slot:
             slots[at] = mark
             table.used += 1
-        if self._next is not None or table.filled:
+        if self._next is not None or table.used >= table.enough:
             self._enlarge(np.array([node], np.int32))
 
     def enter_run(self, start: int, count: int) -> None:
@@ -90,18 +90,20 @@ class BlockIndex:
         return 4 * (self._table.size + (self._next.size if self._next else 0))
 
     def _insert_waiting(self) -> None:
-        starts, counts = np.array(self._waiting, np.int32).reshape(-1, 2).T
-        first = np.cumsum(counts) - counts
-        nodes = np.repeat(starts - first, counts) + np.arange(self._waiting_count)
+        starts, counts = self._waiting[::2], self._waiting[1::2]
+        total = self._waiting_count
         self._waiting, self._waiting_count = array("i"), 0
-        if len(nodes) <= SINGLY:
-            for node in nodes.tolist():
-                self.enter(node)
+        if total <= SINGLY:
+            for start, count in zip(starts, counts, strict=True):
+                for node in range(start, start + count):
+                    self.enter(node)
             return
-        for at in range(0, len(nodes), WAITING):
-            part = nodes[at : at + WAITING].astype(np.int32)
+        skipped = np.array(starts) - (np.cumsum(counts) - counts)
+        nodes = (np.repeat(skipped, counts) + np.arange(total)).astype(np.int32)
+        for at in range(0, total, WAITING):
+            part = nodes[at : at + WAITING]
             self._insert(self._table, part)
-            if self._next is not None or self._table.filled:
+            if self._next is not None or self._table.used >= self._table.enough:
                 self._enlarge(part)
 
     def _insert(self, table: _Table, nodes: Nodes) -> None:
@@ -149,14 +151,10 @@ class _Table:
         self.size = size
         self.mask = size - 1
         self.used = 0
+        self.enough = size // 2  # it is time for another table
         memory = mmap.mmap(-1, 4 * size)
         self.marks = np.frombuffer(memory, np.int32)
         self.slots = self.marks.data  # ten times faster, one slot at a time
-
-    @property
-    def filled(self) -> bool:
-        """Whether it is time for another one."""
-        return 2 * self.used >= self.size
 
     def first_empty(self) -> int:
         return int(np.argmin(self.marks != 0))

@@ -36,7 +36,7 @@ class BlockRuns:
         self.run_of = array("i")
         self.index = BlockIndex(self.names, self.run_of)
         self.runs = RunTable()
-        self.holders = HolderMasks()
+        self.holders = HolderMasks(ranks, home_ranks)
         self.blocks = 0
         self.home_ranks = home_ranks
         self.homes = sum(1 << base for base in range(0, ranks, home_ranks))
@@ -79,8 +79,11 @@ class BlockRuns:
         while node != NONE and homes:
             run = self.run_of[node]
             start = self.runs.start[run]
-            for mask in self.lane_masks(start, node + 1 - start):
-                homes &= mask
+            if node + 1 - start >= self.home_ranks:
+                homes &= self.holders.homes[self.runs.holders[run]]
+            else:
+                for mask in self.lane_masks(start, node + 1 - start):
+                    homes &= mask
             node = self.runs.up[run]
         return homes
 
@@ -97,11 +100,7 @@ class BlockRuns:
 
         Shifted so that the bit of a home is that of its first rank; other bits mean nothing.
         """
-        run = self.run_of[node]
-        mask = self.holders.masks[self.runs.holders[run]]
-        if self.home_ranks == 1:
-            return [mask]
-        lane, lanes = self._lane(node), self.home_ranks
+        mask, lane, lanes = self.mask(self.run_of[node]), self._lane(node), self.home_ranks
         return [mask >> (lane + step) % lanes for step in range(min(length, lanes))]
 
     def common(self, node: int, chain: bytes, block: int) -> int:

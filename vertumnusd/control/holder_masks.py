@@ -10,10 +10,14 @@ NOBODY = 0  # the number of the empty set
 
 
 class HolderMasks:
-    """``masks[number]`` is the mask; every number counts its users and is free after the last."""
+    """``masks[number]`` is the mask, and ``homes[number]`` has those homes of which all ranks are
+    among them: a bit for the first rank of each. A number is free after the last of its users."""
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: int, home_ranks: int) -> None:
         self.masks = [0]
+        self.homes = [0]
+        self._home_ranks = home_ranks
+        self._first_ranks = sum(1 << base for base in range(0, ranks, home_ranks))
         self._users = [1]
         self._numbers = {0: NOBODY}
         self._free: list[int] = []
@@ -30,9 +34,11 @@ class HolderMasks:
         if self._free:
             number = self._free.pop()
             self.masks[number], self._users[number] = mask, 1
+            self.homes[number] = self._homes_of(mask)
         else:
             number = len(self.masks)
             self.masks.append(mask)
+            self.homes.append(self._homes_of(mask))
             self._users.append(1)
         self._numbers[mask] = number
         return number
@@ -53,5 +59,12 @@ class HolderMasks:
     def wipe(self, rank: int) -> None:
         """Take ``rank`` out of every set. Two numbers may stand for the same set afterwards."""
         self.masks[:] = [mask & ~(1 << rank) for mask in self.masks]
+        self.homes[:] = map(self._homes_of, self.masks)
         self._numbers = {mask: number for number, mask in enumerate(self.masks) if mask}
         self._numbers[0] = NOBODY
+
+    def _homes_of(self, mask: int) -> int:
+        homes = mask & self._first_ranks
+        for lane in range(1, self._home_ranks):
+            homes &= mask >> lane
+        return homes

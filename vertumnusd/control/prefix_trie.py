@@ -14,7 +14,7 @@ none behind it, takes no memory.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
@@ -22,12 +22,12 @@ import numpy as np
 from vertumnusd.control.block_index import NOT_FOUND
 from vertumnusd.control.block_runs import BlockRuns
 from vertumnusd.control.errors import IllegalEvent
+from vertumnusd.control.home_shares import NAME, Chain, HomeShares, Share
 from vertumnusd.control.pending_blocks import PendingBlocks, split
 from vertumnusd.control.run_table import NONE
 from vertumnusd.messages import HASH_BYTES, BlocksChanged
 
 ROOT = bytes(HASH_BYTES)  # the parent of first blocks
-_NAME = np.dtype(f"V{HASH_BYTES}")
 _WORDS = struct.Struct("=2Q")
 TIDIED = 256  # runs that each update looks at after a rank was lost
 
@@ -42,13 +42,14 @@ class PrefixTrie:
 
     def __init__(self, ranks: int, home_ranks: int) -> None:
         self.tree = BlockRuns(ranks, home_ranks)
+        self._shares = HomeShares(home_ranks)
         self._pending = PendingBlocks(ranks, home_ranks)
         self.revision = 0  # rises with every change
         self.versions = [0] * ranks  # of the last report of each
         self._untidy = range(0)
 
     def __len__(self) -> int:
-        return self.tree.blocks + len(self._pending)
+        return self.tree.blocks + len(self._pending) + len(self._shares)
 
     # --- reports of the ranks -----------------------------------------------------------------
 
@@ -84,29 +85,61 @@ class PrefixTrie:
         """
         self.tree.wipe(rank)
         self._pending.drop(rank)
+        self._shares.remove(rank)
         self.versions[rank] = 0
         self.revision += 1
         self._untidy = self.tree.runs.rows()
         self._tidy()
 
     def _store(self, rank: int, stored: bytes) -> None:
-        pairs = np.frombuffer(stored, _NAME)
+        pairs = np.frombuffer(stored, NAME)
         parents, names = pairs[::2].tobytes(), pairs[1::2].tobytes()
         one_chain = parents[HASH_BYTES:] == names[:-HASH_BYTES]
-        if not one_chain or (node := self._find(parents[:HASH_BYTES])) == NOT_FOUND:
-            self._store_each(rank, split(parents), split(names))
-            return
-        self.tree.store(1 << rank, node, names)
-        if self._pending.ranks:
-            for block in split(names):
-                self._settle(block)
+        if one_chain and (node := self._find(parents[:HASH_BYTES])) != NOT_FOUND:
+            self.tree.store(1 << rank, node, names)
+            self._settle_all(names)
+        elif self.tree.home_ranks == 1:
+            self._store_each(rank, parents, names)
+        else:
+            self._give_up(self._shares.remove(rank))
+            self._shares.add(Share(rank, parents, names))
+        home = rank - rank % self.tree.home_ranks
+        if self._shares.waits(home):
+            self._put_together(home)
+            self._give_up(*self._shares.heard_of(rank))
 
-    def _store_each(self, rank: int, parents: list[bytes], blocks: list[bytes]) -> None:
+    def _put_together(self, home: int) -> None:
+        """Store what the ranks of a home have told of a chain, as far as it is complete."""
+        while (taken := self._shares.take(home, self._has)) is not None:
+            if isinstance(taken, Chain):
+                self.tree.store(taken.ranks, self._find(taken.parent), taken.blocks)
+                self._settle_all(taken.blocks)
+            else:
+                self._give_up(*taken)
+
+    def _has(self, home: int, block: bytes) -> bool:
+        """Whether a rank of the home holds the block."""
+        node = self._find(block)
+        if node < 0:
+            return node == NONE
+        return bool(self.tree.ranks_at(node) >> home & (1 << self.tree.home_ranks) - 1)
+
+    def _give_up(self, *shares: Share | None) -> None:
+        """Nobody completes them any more: their blocks are looked at one by one."""
+        for share in shares:
+            if share is not None:
+                self._store_each(share.rank, share.parents, share.blocks)
+
+    def _store_each(self, rank: int, parents: bytes, blocks: bytes) -> None:
         """Blocks that are not one chain wait first, and are then taken a chain at a time."""
-        for parent, block in zip(parents, blocks, strict=True):
+        for parent, block in zip(split(parents), split(blocks), strict=True):
             self._pending.add(rank, parent, block)
-        for parent in parents:
-            self._settle(parent)
+        self._settle_all(parents)
+
+    def _settle_all(self, parents: bytes) -> None:
+        if self._pending.ranks:
+            for parent in split(parents):
+                self._settle(parent)
 
     def _settle(self, parent: bytes) -> None:
         """Store what waits for this block, if it is there, and what waits behind that."""
@@ -120,6 +153,9 @@ class PrefixTrie:
 
     def _evict(self, rank: int, evicted: bytes) -> None:
         """Ranks evict children before their parents: stretches of a run are taken at once."""
+        share = self._shares.of(rank)
+        if share is not None and not set(split(share.blocks)).isdisjoint(split(evicted)):
+            self._give_up(self._shares.remove(rank))
         tree, words = self.tree, memoryview(evicted).cast("Q")
         at, count = 0, len(words) // 2
         while at < count:
@@ -152,8 +188,8 @@ class PrefixTrie:
         Shortest first; homes without any prefix are left out.
         """
         tree, found = self.tree, []
-        find, run_of, lane_masks = tree.index.find, tree.run_of, tree.lane_masks
-        holders, masks = tree.runs.holders, tree.holders.masks
+        find, run_of, lanes = tree.index.find, tree.run_of, tree.home_ranks
+        holders, complete = tree.runs.holders, tree.holders.homes
         words = memoryview(chain).cast("Q")
         homes, block, count = tree.homes, 0, len(words) // 2
         while block < count and homes:
@@ -161,16 +197,15 @@ class PrefixTrie:
             if node == NOT_FOUND:
                 break
             length = tree.common(node, chain, block)
-            if tree.home_ranks == 1:
-                steps: Sequence[int] = (masks[holders[run_of[node]]],)
-            else:
-                steps = lane_masks(node, length)
-            for step, mask in enumerate(steps, block):
-                remaining = homes & mask
-                if remaining != homes:
-                    if step:
-                        found.append((homes ^ remaining, step))
-                    homes = remaining
+            with_all = complete[holders[run_of[node]]]
+            if homes & ~with_all or length < lanes:
+                masks = [with_all] if lanes == 1 else tree.lane_masks(node, length)
+                for step, mask in enumerate(masks, block):
+                    remaining = homes & mask
+                    if remaining != homes:
+                        if step:
+                            found.append((homes ^ remaining, step))
+                        homes = remaining
             block += length
         if block and homes:
             found.append((homes, block))
@@ -195,11 +230,14 @@ class PrefixTrie:
         for parent_name, block, ranks in self._pending:
             if ranks >> rank & 1:
                 yield parent_name, block
+        share = self._shares.of(rank)
+        if share is not None:
+            yield from zip(split(share.parents), split(share.blocks), strict=True)
 
     def snapshot(self) -> dict[str, int]:
         return {
             "blocks": self.tree.blocks,
-            "pending_blocks": len(self._pending),
+            "pending_blocks": len(self._pending) + len(self._shares),
             "runs": len(self.tree.runs),
             "holder_sets": len(self.tree.holders),
             "memory_bytes": self.tree.memory_bytes(),
