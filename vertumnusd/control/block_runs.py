@@ -78,12 +78,13 @@ class BlockRuns:
         homes = self.homes
         while node != NONE and homes:
             run = self.run_of[node]
-            start = self.runs.start[run]
-            if node + 1 - start >= self.home_ranks:
+            length, lanes = node + 1 - self.runs.start[run], self.home_ranks
+            if length >= lanes:
                 homes &= self.holders.homes[self.runs.holders[run]]
             else:
-                for mask in self.lane_masks(start, node + 1 - start):
-                    homes &= mask
+                mask, lane = self.mask(run), self.runs.lane[run]
+                for step in range(length):
+                    homes &= mask >> (lane + step) % lanes
             node = self.runs.up[run]
         return homes
 

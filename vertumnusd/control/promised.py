@@ -44,14 +44,19 @@ class Promised:
 
     def remove(self, worker: Worker, chain: bytes) -> None:
         base, workers = worker.base, self._workers
-        for mark in marks(chain, self._stride):
-            more = self._again.pop((mark, base), 0)
+        names = list(marks(chain, self._stride))
+        for number, mark in enumerate(names):
+            more = self._again.get((mark, base), 0)
             if more > 1:
                 self._again[mark, base] = more - 1
-            elif not more:
+            elif more:
+                del self._again[mark, base]
+            elif workers[mark] == 1 << base:
+                for rest in names[number:]:  # which are nobody else's either
+                    del workers[rest]
+                return
+            else:
                 workers[mark] ^= 1 << base
-                if not workers[mark]:
-                    del workers[mark]
 
     def prefixes(self, chain: bytes) -> list[tuple[int, int]]:
         """Workers (a bit for the first rank of each) and the blocks that they will have of it.
