@@ -97,25 +97,29 @@ class PrefixTrie:
         one_chain = parents[HASH_BYTES:] == names[:-HASH_BYTES]
         if one_chain and (node := self._find(parents[:HASH_BYTES])) != NOT_FOUND:
             self.tree.store(1 << rank, node, names)
-            self._settle_all(names)
+            if self._pending.ranks:
+                self._settle_all(names)
         elif self.tree.home_ranks == 1:
             self._store_each(rank, parents, names)
         else:
             self._give_up(self._shares.remove(rank))
             self._shares.add(Share(rank, parents, names))
-        home = rank - rank % self.tree.home_ranks
-        if self._shares.waits(home):
-            self._put_together(home)
-            self._give_up(*self._shares.heard_of(rank))
+        if self.tree.home_ranks > 1:
+            self._put_together(rank)
 
-    def _put_together(self, home: int) -> None:
-        """Store what the ranks of a home have told of a chain, as far as it is complete."""
+    def _put_together(self, rank: int) -> None:
+        """Store what the ranks of its home have told of a chain, as far as it is complete."""
+        home = rank - rank % self.tree.home_ranks
+        if not self._shares.waits(home):
+            return
         while (taken := self._shares.take(home, self._has)) is not None:
             if isinstance(taken, Chain):
                 self.tree.store(taken.ranks, self._find(taken.parent), taken.blocks)
-                self._settle_all(taken.blocks)
+                if self._pending.ranks:
+                    self._settle_all(taken.blocks)
             else:
                 self._give_up(*taken)
+        self._give_up(*self._shares.heard_of(rank))
 
     def _has(self, home: int, block: bytes) -> bool:
         """Whether a rank of the home holds the block."""
@@ -137,19 +141,14 @@ class PrefixTrie:
         self._settle_all(parents)
 
     def _settle_all(self, parents: bytes) -> None:
-        if self._pending.ranks:
-            for parent in split(parents):
-                self._settle(parent)
-
-    def _settle(self, parent: bytes) -> None:
-        """Store what waits for this block, if it is there, and what waits behind that."""
-        parents = [parent]
-        while parents:
-            parent = parents.pop()
+        """Store what waits for these blocks, if they are there, and what waits behind that."""
+        waited_for = split(parents)
+        while waited_for:
+            parent = waited_for.pop()
             if parent in self._pending and (node := self._find(parent)) != NOT_FOUND:
                 for ranks, chain in self._pending.take(parent):
                     self.tree.store(ranks, node, chain)
-                    parents.append(chain[-HASH_BYTES:])
+                    waited_for.append(chain[-HASH_BYTES:])
 
     def _evict(self, rank: int, evicted: bytes) -> None:
         """Ranks evict children before their parents: stretches of a run are taken at once."""

@@ -22,6 +22,7 @@ def snapshot(
         "workers": [_worker(w, fleet.standings[w], ledger) for w in _by_rank(fleet)],
         "operations": operations.snapshot(now),
         "homes": ledger.homes.snapshot(),
+        "prefixes": scheduler.matching.trie.snapshot(),
         "decode": ledger.decode.snapshot(),
         "waiting": _waiting(now, ledger),
         "totals": dict(ledger.totals),
