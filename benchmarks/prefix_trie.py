@@ -167,7 +167,7 @@ def _blocks(requests: list[Request]) -> int:
     return sum(len(r.report.stored) for r in requests if r.report) // (2 * HASH_BYTES)
 
 
-# --- what is replayed -------------------------------------------------------------------------
+# --- what is replayed
 
 
 def _requests(rows: list[TraceRow], split: int, workers: int) -> Iterator[Request]:

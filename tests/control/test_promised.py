@@ -49,6 +49,27 @@ def test_small_blocks_are_promised_in_whole_stretches():
 paths = st.text("ab", max_size=12)
 
 
+@given(st.lists(st.tuples(st.booleans(), st.sampled_from([LEFT, RIGHT]), paths)), paths)
+def test_promises_are_those_of_the_chains_that_are_left(steps, probe):
+    promised = Promised(mark_blocks=2)
+    left: list[tuple[Worker, str]] = []
+    for adds, worker, path in steps:
+        if adds:
+            promised.add(worker, chain(path))
+            left.append((worker, path))
+        elif left:
+            gone, path = left.pop(len(path) % len(left))
+            promised.remove(gone, chain(path))
+    expected = {}
+    for worker in (LEFT, RIGHT):
+        shared = [common_blocks(chain(path), chain(probe)) for w, path in left if w == worker]
+        if longest := max(shared, default=0) // 2 * 2:
+            expected[1 << worker.base] = longest
+    found = promised.prefixes(chain(probe))
+    assert {bit: n for mask, n in found for bit in (1, 2) if mask & bit} == expected
+    assert [n for _, n in found] == sorted(n for _, n in found)
+
+
 @given(paths, paths)
 def test_common_blocks_are_those_of_a_walk(one, other):
     pairs = zip(blocks(one), blocks(other), strict=False)

@@ -44,7 +44,7 @@ class BlockRuns:
         self._everyone = (1 << ranks) - 1
         self._numbers = NodeNumbers()
 
-    # --- what there is ------------------------------------------------------------------------
+    # --- what there is
 
     def name(self, node: int) -> bytes:
         return self.names[2 * node : 2 * node + 2].tobytes()
@@ -131,7 +131,7 @@ class BlockRuns:
             + self.runs.memory_bytes()
         )
 
-    # --- blocks come --------------------------------------------------------------------------
+    # --- blocks come
 
     def store(self, ranks: int, parent: int, chain: bytes) -> int:
         """``ranks`` hold the blocks of ``chain``, which follow ``parent``. Returns the last."""
@@ -231,7 +231,7 @@ class BlockRuns:
             if parent + 1 == start:
                 self._join(self.run_of[parent], run)
 
-    # --- blocks go ----------------------------------------------------------------------------
+    # --- blocks go
 
     def evict(self, rank: int, first: int, last: int) -> None:
         """``rank`` holds no longer what it owns from ``first`` to ``last``, blocks of one run."""
@@ -301,7 +301,7 @@ class BlockRuns:
         self.runs.free(run)
         return parent
 
-    # --- runs are cut and joined --------------------------------------------------------------
+    # --- runs are cut and joined
 
     def _cut(self, node: int) -> int:
         """Have a run begin at ``node``; returns it."""

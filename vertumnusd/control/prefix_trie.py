@@ -51,7 +51,7 @@ class PrefixTrie:
     def __len__(self) -> int:
         return self.tree.blocks + len(self._pending) + len(self._shares)
 
-    # --- reports of the ranks -----------------------------------------------------------------
+    # --- reports of the ranks
 
     def apply(self, report: BlocksChanged) -> int:
         """Take a rank's report in, and return how many before it are missing.
@@ -172,7 +172,7 @@ class PrefixTrie:
             self.tree.tidy(run)
         self._untidy = self._untidy[TIDIED:]
 
-    # --- the longest prefix -------------------------------------------------------------------
+    # --- the longest prefix
 
     def match(self, chain: bytes) -> dict[int, int]:
         """Blocks of the longest complete prefix, by base rank; none for homes without any."""
@@ -210,7 +210,7 @@ class PrefixTrie:
             found.append((homes, block))
         return found
 
-    # --- single nodes, for replication --------------------------------------------------------
+    # --- single nodes, for replication
 
     def node(self, name: bytes) -> int | None:
         """The number of a block, which stays the same as long as some rank needs it here."""
