@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
 
 from vertumnusd.control.prefill_time import RelativeError
 from vertumnusd.control.settings import SLO
@@ -139,7 +140,19 @@ def change(runs: Sequence[Summary], against: Sequence[Summary], field: str = "me
 
 
 def percent(value: Interval) -> str:
-    return f"{value.mean:+.0%} ± {value.half:.0%}"
+    """Small changes with one decimal; never a negative zero."""
+    digits = 1 if abs(value.mean) < 0.0995 else 0
+    mean = round(value.mean * 100, digits) + 0.0
+    return f"{mean:+.{digits}f} % ± {value.half * 100:.{digits}f}"
+
+
+def tally(changes: Sequence[Interval]) -> str:
+    """Changes of mean TTFT in many cells: their median, and how often they stand out."""
+    better = sum(c.mean < -c.half for c in changes)
+    worse = sum(c.mean > c.half for c in changes)
+    middle = median(c.mean for c in changes) * 100 + 0.0
+    even = len(changes) - better - worse
+    return f"median {middle:+.1f} %; better in {better}, even in {even}, worse in {worse} cells"
 
 
 ROUTERS = ("round-robin", "least-loaded", "cache-aware", "overlap-cost")
