@@ -92,6 +92,19 @@ def test_nothing_is_forgotten_while_the_table_grows():
     )
 
 
+def test_names_that_want_the_last_slots_are_not_forgotten_either():
+    nodes = Nodes()
+    for node in nodes.make(20):
+        nodes.names[2 * node] = SMALLEST - 1 - node % 2  # most find a slot at the beginning
+        nodes.index.enter(node)
+    both_bytes = 0
+    while nodes.index.memory_bytes() >= both_bytes:  # until there is one table again
+        both_bytes = nodes.index.memory_bytes()
+        run = nodes.make(1000)
+        nodes.index.enter_run(run.start, len(run))
+    assert [nodes.find(node) for node in range(20)] == list(range(20))
+
+
 def test_what_comes_and_goes_does_not_fill_the_table():
     nodes = Nodes()
     nodes.make(100)

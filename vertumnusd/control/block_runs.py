@@ -133,19 +133,19 @@ class BlockRuns:
 
     # --- blocks come
 
-    def store(self, ranks: int, parent: int, chain: bytes) -> int:
-        """``ranks`` hold the blocks of ``chain``, which follow ``parent``. Returns the last."""
+    def store(self, ranks: int, parent: int, chain: bytes) -> None:
+        """``ranks`` hold the blocks of ``chain``, which follow ``parent``, each those it owns."""
         words = memoryview(chain).cast("Q")
         block, count = 0, len(words) // 2
         while block < count:
             node = self._child(parent, words[2 * block], words[2 * block + 1])
             if node == NOT_FOUND:
-                return self._append(ranks, parent, chain[HASH_BYTES * block :])
+                self._append(ranks, parent, chain[HASH_BYTES * block :])
+                return
             length = self.common(node, chain, block)
             self._add(ranks, node, node + length)
             block += length
             parent = node + length - 1
-        return parent
 
     def _child(self, parent: int, low: int, high: int) -> int:
         """The node of this name behind ``parent``: the next of its run, or the first of another."""
@@ -166,11 +166,9 @@ class BlockRuns:
             self._set(run, added)
             self._join_around(run)
 
-    def _append(self, ranks: int, parent: int, chain: bytes) -> int:
-        """New blocks behind ``parent``, if one of ``ranks`` owns the first. Returns the last."""
+    def _append(self, ranks: int, parent: int, chain: bytes) -> None:
+        """New blocks behind ``parent``."""
         depth, lane = self._behind(parent, chain)
-        if not ranks & self._lanes[lane]:
-            return parent
         if parent != NONE and parent + 1 < self.runs.stop[self.run_of[parent]]:
             self._cut(parent + 1)
         while chain:
@@ -183,8 +181,7 @@ class BlockRuns:
             lane = (lane + len(part) // HASH_BYTES) % self.home_ranks
             parent = start + len(part) // HASH_BYTES - 1
         if self.home_ranks > 1:
-            self.tidy(self.run_of[parent])
-        return parent
+            self.tidy(self.run_of[parent])  # perhaps none of these ranks owns the last
 
     def _behind(self, parent: int, chain: bytes) -> tuple[int, int]:
         """Depth and lane of the first block of ``chain``."""

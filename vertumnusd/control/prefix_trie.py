@@ -197,7 +197,7 @@ class PrefixTrie:
                 break
             length = tree.common(node, chain, block)
             with_all = complete[holders[run_of[node]]]
-            if homes & ~with_all or length < lanes:
+            if homes & ~with_all:
                 masks = [with_all] if lanes == 1 else tree.lane_masks(node, length)
                 for step, mask in enumerate(masks, block):
                     remaining = homes & mask
