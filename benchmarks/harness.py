@@ -161,6 +161,11 @@ def daemon(**sections: dict[str, Any]) -> Iterator[Daemon]:
                 process.wait()
 
 
+def children(pid: int) -> list[int]:
+    """The processes that ``pid`` started and that are still there."""
+    return [int(c) for c in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 def _wait_until_ready(process: subprocess.Popen[bytes], port: int) -> None:
     deadline = time.monotonic() + START_LIMIT_S
     while time.monotonic() < deadline:

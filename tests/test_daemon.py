@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from harness import DOCUMENT, Client, Daemon, ask, ask_at_once, daemon
+from harness import DOCUMENT, Client, Daemon, ask, ask_at_once, children, daemon
 from openai import OpenAI
 
 pytestmark = pytest.mark.ranks
@@ -37,10 +37,6 @@ def client(node):
 def openai(node):
     with OpenAI(base_url=f"http://127.0.0.1:{node.port}/v1", api_key="none") as api:
         yield api
-
-
-def children(pid: int) -> list[int]:
-    return [int(c) for c in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def wait_until(true, limit_s: float) -> bool:

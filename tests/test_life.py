@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from harness import Client, ask, daemon
+from harness import Client, ask, children, daemon
 
 pytestmark = pytest.mark.ranks
 
@@ -150,10 +150,6 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
     except FileNotFoundError:
         return False
-
-
-def children(pid: int) -> list[int]:
-    return [int(c) for c in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def all_end(pids: list[int], limit_s: float) -> bool:

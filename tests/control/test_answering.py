@@ -76,20 +76,20 @@ def test_after_hand_off_the_decode_rank_continues_behind_the_first_token():
 
 def test_the_answer_ends_once_with_both_first_token_times():
     answering = decoding()
-    answering.on_drawn(103.0, 8, "")
-    token, finished = emitted(answering.on_drawn(104.0, 9, "length"))
+    answering.on_drawn(103.0, 8)
+    token, finished = emitted(answering.on_drawn(104.0, 9))
 
     assert token == Token(9)
     assert isinstance(finished, Finished)
     assert (finished.reason, finished.output_tokens) == ("length", 3)
     assert (finished.ttft_s, finished.handoff_ttft_s) == (2.0, 3.0)
     assert (finished.cached_tokens, finished.prefill_s, finished.queue_s) == (8, 0.4, 1.0)
-    assert answering.on_drawn(105.0, 10, "") == []
+    assert answering.on_drawn(105.0, 10) == []
 
 
 def test_a_finished_request_closes_its_blocks_and_then_tells_the_controller():
     answering = decoding()
-    assert SendRank(DECODE, Close("a")) in answering.on_drawn(103.0, EOS, "stop")
+    assert SendRank(DECODE, Close("a")) in answering.on_drawn(103.0, EOS)
     assert answering.on_closed(DECODE) == [Done("a", 0), Over("a")]
 
 

@@ -213,8 +213,8 @@ class Answering:
 
     # --- from the decode rank
 
-    def on_drawn(self, now: float, token: int, finished: str) -> list[AnsweringCommand]:
-        del finished  # the same rule ends the answer here: stop tokens and the length
+    def on_drawn(self, now: float, token: int) -> list[AnsweringCommand]:
+        """The rank need not say that it finished: the same rule ends the answer here."""
         return [] if self._ended or self._lost else self._emit_token(now, token)
 
     def on_decode_failed(self, reason: str) -> list[AnsweringCommand]:

@@ -67,6 +67,10 @@ class Prefill:
     position: int  # answer index of the first token to draw
     keep: bool
 
+    @property
+    def input_tokens(self) -> int:
+        return len(self.tokens) // 4
+
 
 @dataclass(frozen=True, slots=True)
 class SendRank:
@@ -103,6 +107,7 @@ class _Run:
     prefill: Prefill
     home: range  # ranks of the home
     blocks: int
+    max_cached: int  # blocks that may come from the cache: at least one token is computed
     phase: Phase = Phase.ADMITTED
     replies: dict[int, Reserved | ReserveFailed] = field(default_factory=dict)
     cached_tokens: int = 0
@@ -170,12 +175,12 @@ class Lead:
         request = prefill.dispatch.request
         if request in self._runs:
             raise ValueError(f"request {request} is already on this worker")
-        input_tokens = len(prefill.tokens) // 4
         base = prefill.dispatch.home_base
         self._runs[request] = _Run(
             prefill=prefill,
             home=range(base, base + self._home_ranks),
-            blocks=-(-input_tokens // self._block_tokens),
+            blocks=-(-prefill.input_tokens // self._block_tokens),
+            max_cached=(prefill.input_tokens - 1) // self._block_tokens,
         )
         return self._advance(now)
 
@@ -252,7 +257,7 @@ class Lead:
                     run.request,
                     run.prefill.chain,
                     run.blocks,
-                    (len(run.prefill.tokens) // 4 - 1) // self._block_tokens,
+                    run.max_cached,
                     run.home.start,
                     run.prefill.keep,
                 )
@@ -283,8 +288,7 @@ class Lead:
 
     def _take_blocks(self, run: _Run) -> None:
         replies = [r for r in run.replies.values() if isinstance(r, Reserved)]
-        max_cached = (len(run.prefill.tokens) // 4 - 1) // self._block_tokens
-        cached = min(max_cached, *(r.first_missing for r in replies))
+        cached = min(run.max_cached, *(r.first_missing for r in replies))
         run.cached_tokens = cached * self._block_tokens
         turn = rotation(run.prefill.chain, self._home_ranks)
         run.block_ids = interleave(
@@ -352,7 +356,7 @@ class Lead:
         """
         if run.done_layer:
             return run.prefill_s / run.done_layer
-        uncached_tokens = len(run.prefill.tokens) // 4 - run.cached_tokens
+        uncached_tokens = run.prefill.input_tokens - run.cached_tokens
         predicted_s = self._prefill_time.predict_s(
             len(self.ranks), uncached_tokens, run.cached_tokens
         )

@@ -183,9 +183,8 @@ class Hub:
                 if lead is not None:
                     self._act_lead(lead.step(now, message))
             case Drawn():
-                drawn = zip(message.requests, message.tokens, message.finished, strict=True)
-                for request, token, finished in drawn:
-                    self._tell(request, Answering.on_drawn, now, token, finished)
+                for request, token in zip(message.requests, message.tokens, strict=True):
+                    self._tell(request, Answering.on_drawn, now, token)
             case DecodeFailed():
                 self._tell(message.request, Answering.on_decode_failed, message.reason)
             case Closed():
@@ -195,9 +194,6 @@ class Hub:
         self._drain()
 
     # --- what the node shows
-
-    def next_deadline(self) -> float | None:
-        return self._controller.next_deadline()
 
     def snapshot(self) -> dict[str, Any]:
         """The controller's view, with what leads and answers know about running requests."""
@@ -265,9 +261,7 @@ class Hub:
                 case Reject():
                     self._tell(command.request, Answering.on_reject, command)
                 case Abort():
-                    lead = self._leads.get(command.worker)
-                    if lead is not None:
-                        self._act_lead(lead.abort(self._effects.now(), command.request))
+                    self._abort(command.worker, command.request)
                 case Lost():
                     self._tell(command.request, Answering.on_lost, command.attempt, command.reason)
             self._effects.report(command)
@@ -319,9 +313,7 @@ class Hub:
                 case AdmitToLead():
                     self._admit(command)
                 case AbortAtLead():
-                    lead = self._leads.get(command.worker)
-                    if lead is not None:
-                        self._act_lead(lead.abort(self._effects.now(), request))
+                    self._abort(command.worker, request)
                 case Resubmit():
                     self._resubmit(command)
                 case Over():
@@ -361,6 +353,11 @@ class Hub:
             keep=True,
         )
         self._act_lead(self._leads[command.dispatch.worker].admit(self._effects.now(), prefill))
+
+    def _abort(self, worker: str, request: str) -> None:
+        lead = self._leads.get(worker)
+        if lead is not None:
+            self._act_lead(lead.abort(self._effects.now(), request))
 
     def _resubmit(self, command: Resubmit) -> None:
         entry = self._requests[command.request]

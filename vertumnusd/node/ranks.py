@@ -120,9 +120,6 @@ class RankHost:
             root.reason = root.reason or reason
             child.kill()
 
-    def pids(self) -> dict[int, int]:
-        return {rank: c.pid for root in self._roots for rank, c in root.children.items()}
-
     # --- tasks
 
     async def run(self) -> None:
