@@ -11,6 +11,8 @@ from vertumnusd.messages import (
     DecodeFailed,
     Drawn,
     Generate,
+    Park,
+    Parked,
     Pull,
     Pulled,
     Reserve,
@@ -36,6 +38,7 @@ def drawn(finished: str) -> Drawn:
     ("message", "answer"),
     [
         (ADOPT, Adopted(DECODE, 1, 5, 1)),
+        (Park(1, 6, 1, 0), Parked(DECODE, 1, 6)),
         (RESERVE, Reserved(DECODE, 5, "a", 0, b"")),
         (RESERVE, ReserveFailed(DECODE, 5, "a", 2, 1)),
         (PULL, PULLED),

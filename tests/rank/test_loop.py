@@ -18,6 +18,8 @@ from vertumnusd.messages import (
     Begin,
     BlocksChanged,
     Discard,
+    Park,
+    Parked,
     Refused,
     Release,
     Reserved,
@@ -303,6 +305,47 @@ def test_an_epoch_has_one_geometry(pair: Worker) -> None:
     peer = pair.peers[0]
     peer.send(Adopt(pair.term, pair.epoch, 1, 0))
     assert peer.receive(Refused).command == "Adopt"
+
+
+def test_a_parked_rank_takes_nothing_but_a_newer_adopt(single_homes: Host, oracle: Oracle) -> None:
+    old = single_homes.worker(2)
+    run = old.reserve(prompt(9))
+    old.begin(run)
+    old.step(run, 0, 2)
+    single_homes.epoch += 1
+    park = Park(old.term, single_homes.epoch, 2, 0)
+    for _ in range(2):  # a repeated Park is answered again
+        old.send(park)
+        for peer in old.peers:
+            parked = peer.receive(Parked)
+            assert (parked.term, parked.epoch) == (park.term, park.epoch)
+    peer = old.peers[0]
+    for stale in (
+        Step(old.term, old.epoch, 9, run.request, 2, 4),
+        old.reservation("stale", prompt(9), True, 0),
+        Park(old.term, old.epoch, 2, 0),
+        Step(park.term, park.epoch, 1, run.request, 2, 4),  # no geometry has this epoch
+        Adopt(park.term, park.epoch, 2, 0),
+    ):
+        peer.send(stale)
+        assert peer.receive(Refused).command == type(stale).__name__
+    finish(run, old)
+    new = single_homes.worker(1)
+    again = new.prefill(run.tokens)
+    assert again.first_token == oracle(run.tokens, 1)[0]
+    finish(again, new)
+
+
+def test_a_park_is_answered_after_the_steps_before_it(pair: Worker) -> None:
+    run = pair.reserve(prompt(40))
+    pair.begin(run)
+    step = pair.send_step(run.request, 0, 4)
+    pair.host.epoch += 1
+    pair.send(Park(pair.term, pair.host.epoch, 2, 0))
+    for peer in pair.peers:
+        assert peer.receive(StepDone).seq == step.seq
+        assert peer.receive(Parked).epoch == pair.host.epoch
+    finish(run, pair)
 
 
 def test_a_repeated_adopt_is_acknowledged_and_changes_nothing(pair: Worker, oracle: Oracle) -> None:

@@ -4,7 +4,7 @@ A rank that was stopped, or whose thread hangs, keeps its socket open: nothing b
 The lead watches the steps that it issued, because their length can be predicted. Everything else
 that must be answered is watched here:
 
-    Adopt → Adopted, Reserve → Reserved or ReserveFailed            (prefill ranks)
+    Adopt → Adopted, Park → Parked, Reserve → Reserved or ReserveFailed   (prefill ranks)
     Pull → Pulled, Generate → Drawn after Drawn, Close → Closed     (decode ranks)
 
 Each answer shows that the rank works on its kind, and gives what it still owes of that kind time
@@ -24,6 +24,8 @@ from vertumnusd.messages import (
     Drawn,
     FromRank,
     Generate,
+    Park,
+    Parked,
     Pull,
     Pulled,
     Reserve,
@@ -53,8 +55,8 @@ class Owed:
 
     def sent(self, now: float, rank: int, message: ToRank) -> None:
         match message:
-            case Adopt():
-                self._add(now, rank, Adopt, "")
+            case Adopt() | Park():
+                self._add(now, rank, type(message), "")
             case Reserve() | Generate():
                 self._add(now, rank, type(message), message.request)
             case Pull():
@@ -67,6 +69,8 @@ class Owed:
         match message:
             case Adopted():
                 self._settle(now, message.rank, Adopt, "")
+            case Parked():
+                self._settle(now, message.rank, Park, "")
             case Reserved() | ReserveFailed():
                 self._settle(now, message.rank, Reserve, message.request)
             case Pulled():

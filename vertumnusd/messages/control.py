@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vertumnusd.messages.base import Message
-from vertumnusd.messages.rank import Adopted, BlocksChanged
+from vertumnusd.messages.rank import Adopted, BlocksChanged, Park, Parked
 
 # --- events: node → controller
 
@@ -91,14 +91,6 @@ class Drained(Message, frozen=True):
     operation: int
     degree: int
     base: int
-
-
-class Parked(Message, frozen=True):
-    """The rank stands at a step boundary and refuses whatever is older than ``epoch``."""
-
-    rank: int
-    term: int
-    epoch: int
 
 
 class Split(Message, frozen=True):
@@ -246,19 +238,6 @@ class Resume(Message, frozen=True):
     term: int
     epoch: int
     worker: str
-    degree: int
-    base: int
-
-
-class Park(Message, frozen=True):
-    """Have every rank of the worker stop at its step boundary; ``Parked`` events answer.
-
-    ``epoch`` is new. From then on a rank refuses everything older, so no step of the old geometry
-    can follow.
-    """
-
-    term: int
-    epoch: int
     degree: int
     base: int
 

@@ -103,6 +103,19 @@ class Adopt(Message, frozen=True):
     base: int
 
 
+class Park(Message, frozen=True):
+    """Stop at the next step boundary, as every rank of this worker shall; ``Parked`` answers.
+
+    ``epoch`` is new. From then on a rank refuses everything older, so no step of the old geometry
+    can follow; nothing but an Adopt of a newer epoch ends it.
+    """
+
+    term: int
+    epoch: int
+    degree: int
+    base: int
+
+
 class Reserve(Message, frozen=True):
     """Pin the cached blocks of a chain and set room aside for the rest, in one home.
 
@@ -177,6 +190,14 @@ class Adopted(Message, frozen=True):
     term: int
     epoch: int
     degree: int
+
+
+class Parked(Message, frozen=True):
+    """The rank stands at a step boundary and refuses whatever is older than ``epoch``."""
+
+    rank: int
+    term: int
+    epoch: int
 
 
 class Reserved(Message, frozen=True):
@@ -340,12 +361,24 @@ class Closed(Message, frozen=True):
 
 
 ToRank = (
-    RankStart | Adopt | Reserve | Begin | Step | Discard | Release | Open | Pull | Generate | Close
+    RankStart
+    | Adopt
+    | Park
+    | Reserve
+    | Begin
+    | Step
+    | Discard
+    | Release
+    | Open
+    | Pull
+    | Generate
+    | Close
 )
 FromRank = (
     Ready
     | RankFault
     | Adopted
+    | Parked
     | Reserved
     | ReserveFailed
     | StepDone

@@ -14,7 +14,18 @@ from dataclasses import dataclass
 
 from vertumnus_kernels.attention import implementation
 
-from vertumnusd.messages import Adopt, Adopted, Begin, RankStart, Ready, Step, StepDone, StepFailed
+from vertumnusd.messages import (
+    Adopt,
+    Adopted,
+    Begin,
+    Park,
+    Parked,
+    RankStart,
+    Ready,
+    Step,
+    StepDone,
+    StepFailed,
+)
 from vertumnusd.rank.blocks import Reservation
 from vertumnusd.rank.cache import Cache
 from vertumnusd.rank.exchange import Exchange
@@ -64,11 +75,16 @@ class Engine:
     def adopt(self, adopt: Adopt) -> None:
         """Switch geometry; what was begun in the old one is gone. A repeat changes nothing."""
         if adopt != self._adopted:
-            for request in self._admissions.keys() | self._failures.keys():
-                self.discard(request)
+            self._discard_all()
             self._prefill.adopt(adopt.degree, adopt.base)
             self._adopted = adopt
         self._link.send(Adopted(self._start.rank, adopt.term, adopt.epoch, adopt.degree))
+
+    def park(self, park: Park) -> None:
+        """Stand still until the next Adopt: no step is running, and none will be."""
+        self._discard_all()
+        self._adopted = None
+        self._link.send(Parked(self._start.rank, park.term, park.epoch))
 
     def begin(self, admission: Admission) -> None:
         """Take a request on. If it cannot run, its steps will say why."""
@@ -99,6 +115,10 @@ class Engine:
         self._admissions.pop(request, None)
         self._failures.pop(request, None)
         self._prefill.discard(request)
+
+    def _discard_all(self) -> None:
+        for request in self._admissions.keys() | self._failures.keys():
+            self.discard(request)
 
     def _run(self, step: Step) -> int:
         """The token drawn, or −1. A request this rank does not know still meets its peers."""

@@ -8,7 +8,8 @@ Fencing: the control thread keeps the (term, epoch) of the last Adopt that it le
 refuses an older Adopt and any other command that does not match exactly. It sees messages in the
 order of the socket, and the queue keeps that order, so whatever reaches the engine belongs to the
 geometry which the engine has adopted by then. Step numbers rise within an epoch; a repeated step
-is ignored.
+is ignored. A Park raises the fence as an Adopt does, and lets nothing pass but a newer one of them;
+the engine answers it between two steps.
 
 A Begin is queued together with the reservation that it found on arrival: a request which was
 released and reserved again while its old steps were queued cannot publish blocks that it never
@@ -24,6 +25,7 @@ from vertumnusd.messages import (
     Adopt,
     Begin,
     Discard,
+    Park,
     RankStart,
     Refused,
     Release,
@@ -36,9 +38,10 @@ from vertumnusd.rank.engine import Admission, Engine
 from vertumnusd.rank.link import Link, ProtocolError
 
 NOTHING_ADOPTED = (-1, -1)
+PARKED = (0, 0)  # the geometry that no worker has
 
 
-Command = Adopt | Admission | Step | Discard
+Command = Adopt | Park | Admission | Step | Discard
 
 
 class PrefillRank:
@@ -50,7 +53,7 @@ class PrefillRank:
         self._cache = Cache(start, link)
         self._commands: SimpleQueue[Command] = SimpleQueue()
         self._fence = NOTHING_ADOPTED  # this and the next two are the control thread's
-        self._geometry = (0, 0)
+        self._geometry = PARKED
         self._last_seq = -1
 
     def receive(self, message: ToRank) -> None:
@@ -60,8 +63,11 @@ class PrefillRank:
                 self._cache.release(message.request)
             case Adopt():
                 self._on_adopt(message)
+            case Park():
+                self._on_park(message)
             case Reserve() | Begin() | Step() | Discard():
-                if (message.term, message.epoch) == self._fence:
+                in_geometry = self._geometry != PARKED
+                if in_geometry and (message.term, message.epoch) == self._fence:
                     self._on_command(message)
                 else:
                     self._refuse(message)
@@ -75,6 +81,8 @@ class PrefillRank:
             match self._commands.get():
                 case Adopt() as adopt:
                     engine.adopt(adopt)
+                case Park() as park:
+                    engine.park(park)
                 case Admission() as admission:
                     engine.begin(admission)
                 case Step() as step:
@@ -92,6 +100,14 @@ class PrefillRank:
             self._last_seq = -1
         self._fence, self._geometry = fence, geometry
         self._commands.put(adopt)
+
+    def _on_park(self, park: Park) -> None:
+        fence = (park.term, park.epoch)
+        if fence < self._fence or (fence == self._fence and self._geometry != PARKED):
+            self._refuse(park)
+            return
+        self._fence, self._geometry = fence, PARKED
+        self._commands.put(park)
 
     def _on_command(self, command: Reserve | Begin | Step | Discard) -> None:
         match command:
@@ -127,5 +143,5 @@ class PrefillRank:
             raise ProtocolError(str(error)) from error
         return Admission(begin, reservation, writable)
 
-    def _refuse(self, command: Adopt | Reserve | Begin | Step | Discard) -> None:
+    def _refuse(self, command: Adopt | Park | Reserve | Begin | Step | Discard) -> None:
         self._link.send(Refused(self._start.rank, *self._fence, type(command).__name__))
