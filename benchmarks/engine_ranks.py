@@ -145,8 +145,8 @@ class EngineRanks:
                 self._pools[rank] = KVPool(
                     start.kv_fds[rank], start.kv_blocks, start.model, start.block_tokens
                 )
-            found.append(self._pools[rank].kv_LKNTHD[:, :, block_id])
-        return torch.cat(found, dim=2)[:, :, : chain.tokens].clone()
+            found.append(torch.stack([kv[:, block_id] for kv in self._pools[rank].kv_2NTHD]))
+        return torch.cat(found, dim=2)[:, :, : chain.tokens]
 
 
 @contextmanager

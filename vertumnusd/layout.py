@@ -42,10 +42,11 @@ def interleave(ids_by_rank: dict[int, bytes], blocks: int, home_base: int, turn:
 
 
 def kv_pool_bytes(model: ModelInfo, blocks: int, block_tokens: int) -> int:
-    """Size of one rank's KV pool: (layers, 2, blocks, block_tokens, kv_heads, head_dim)."""
+    """Size of one rank's KV pool: of every layer in turn (2, blocks, block_tokens) times what it
+    keeps of a token."""
     return blocks * block_tokens * model.kv_bytes_per_token
 
 
 def exchange_bytes(model: ModelInfo, tokens: int) -> int:
-    """Size of a rank's exchange area: K and V of one layer for ``tokens`` tokens, twice."""
-    return 2 * tokens * model.kv_bytes_per_token // model.layers
+    """Size of a rank's exchange area: what any one layer keeps of ``tokens`` tokens, twice."""
+    return 2 * tokens * max(model.kept(layer).token_bytes for layer in range(model.layers))

@@ -308,7 +308,8 @@ def test_logits_that_are_no_numbers_fail_their_request_alone(
 ) -> None:
     healthy, broken = worker.prefill(prompt(9)), worker.prefill(prompt(9))
     first_rank = owner(0, broken.home_base, broken.rotation, worker.host.shape.home_ranks)
-    worker.host.pool(first_rank).kv_LKNTHD[:, :, array("I", broken.block_ids)[0]] = torch.nan
+    for kv_2NTHD in worker.host.pool(first_rank).kv_2NTHD:
+        kv_2NTHD[:, array("I", broken.block_ids)[0]] = torch.nan
     for run in (healthy, broken):
         worker.host.open(run, 16)
         worker.host.pull(run)

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.ranks
 
 MODEL = ModelInfo("m", "llama", 2, 8, 2, 1, 4, 8, 10, 64, 1e-5, 1e4, True, "float32")
 TOKENS = 16
+LAYER = 1
 
 
 class CountingGroup:
@@ -53,10 +54,10 @@ def kv(value: float, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def test_each_rank_reads_what_both_wrote(fds: list[int]) -> None:
     (a, _), (b, _) = seat(fds), seat(fds)
-    a.put(0, *kv(1, 3))
-    b.put(3, *kv(2, 2))
+    a.put(LAYER, 0, *kv(1, 3))
+    b.put(LAYER, 3, *kv(2, 2))
     for rank in (a, b):
-        k_SHD, v_SHD = rank.meet(5)
+        k_SHD, v_SHD = rank.meet(LAYER, 5)
         assert k_SHD[:, 0, 0].tolist() == [1, 1, 1, 2, 2]
         assert v_SHD[:, 0, 0].tolist() == [-1, -1, -1, -2, -2]
 
@@ -64,31 +65,31 @@ def test_each_rank_reads_what_both_wrote(fds: list[int]) -> None:
 def test_one_barrier_a_meeting(fds: list[int]) -> None:
     exchange, group = seat(fds)
     for _ in range(3):
-        exchange.put(0, *kv(1, 1))
-        exchange.meet(1)
+        exchange.put(LAYER, 0, *kv(1, 1))
+        exchange.meet(LAYER, 1)
     assert group.barriers == exchange.turn == 3
 
 
 def test_a_peer_one_turn_ahead_does_not_overwrite_what_is_being_read(fds: list[int]) -> None:
     (slow, _), (fast, _) = seat(fds), seat(fds)
-    slow.put(0, *kv(1, 4))
-    read, _ = slow.meet(4)
-    fast.meet(4)
-    fast.put(0, *kv(9, 4))  # the next turn, while ``slow`` still reads this one
+    slow.put(LAYER, 0, *kv(1, 4))
+    read, _ = slow.meet(LAYER, 4)
+    fast.meet(LAYER, 4)
+    fast.put(LAYER, 0, *kv(9, 4))  # the next turn, while ``slow`` still reads this one
     assert read[:, 0, 0].tolist() == [1, 1, 1, 1]
 
 
 def test_workers_side_by_side_use_areas_of_their_own(fds: list[int]) -> None:
     (left, _), (right, _) = seat(fds, base=0), seat(fds, base=2)
-    left.put(0, *kv(1, 2))
-    right.put(0, *kv(2, 2))
-    assert left.meet(2)[0][:, 0, 0].tolist() == [1, 1]
-    assert right.meet(2)[0][:, 0, 0].tolist() == [2, 2]
+    left.put(LAYER, 0, *kv(1, 2))
+    right.put(LAYER, 0, *kv(2, 2))
+    assert left.meet(LAYER, 2)[0][:, 0, 0].tolist() == [1, 1]
+    assert right.meet(LAYER, 2)[0][:, 0, 0].tolist() == [2, 2]
 
 
 def test_a_new_geometry_starts_at_turn_zero_on_every_rank(fds: list[int]) -> None:
     (old, group), (new, _) = seat(fds), seat(fds)
-    old.meet(0)
+    old.meet(LAYER, 0)
     old.adopt(cast(Group, group))
-    old.put(0, *kv(3, 1))
-    assert new.meet(1)[0][0, 0, 0] == 3
+    old.put(LAYER, 0, *kv(3, 1))
+    assert new.meet(LAYER, 1)[0][0, 0, 0] == 3

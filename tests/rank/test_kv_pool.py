@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 import torch
 
 from vertumnusd.layout import kv_pool_bytes
-from vertumnusd.messages import ModelInfo
+from vertumnusd.messages import Kept, ModelInfo
 from vertumnusd.rank.kv_pool import MAX_RUNS, KVPool, runs
 
 pytestmark = pytest.mark.ranks
@@ -52,7 +53,7 @@ def test_runs_of_ids() -> None:
 def test_a_run_is_one_view_of_the_pool(pool: KVPool) -> None:
     [(k_THD, v_THD)] = pool.pieces(LAYER, [5, 6, 7], 10)
     assert k_THD[:, 0, 0].tolist() == [20, 21, 22, 23, 24, 25, 26, 27, 28, 29]
-    pool.kv_LKNTHD[LAYER, :, 5] = 0.5
+    pool.kv_2NTHD[LAYER][:, 5] = 0.5
     assert k_THD[0, 0, 0] == v_THD[0, 0, 0] == 0.5
 
 
@@ -84,4 +85,24 @@ def test_another_mapping_sees_what_was_written(fd: int, pool: KVPool) -> None:
 
 
 def test_layers_are_apart(pool: KVPool) -> None:
-    assert not pool.kv_LKNTHD[0].any()
+    assert not pool.kv_2NTHD[0].any()
+
+
+class Uneven(ModelInfo, frozen=True):
+    """A model whose first layer keeps half as much as its second."""
+
+    def kept(self, layer: int) -> Kept:
+        return Kept(1 + layer, self.head_dim, self.dtype)
+
+
+def test_each_layer_keeps_what_the_model_says() -> None:
+    model = Uneven(*msgspec.structs.astuple(MODEL))
+    fd = os.memfd_create("pool")
+    os.ftruncate(fd, kv_pool_bytes(model, BLOCKS, BLOCK))
+    pool = KVPool(fd, BLOCKS, model, BLOCK)
+    for layer in (0, 1):
+        kv_TH4 = torch.full((BLOCKS * BLOCK, 1 + layer, 4), 1.0 + layer)
+        pool.write(layer, 0, 0, kv_TH4, kv_TH4)
+    assert [set(kv_2NTHD.unique().tolist()) for kv_2NTHD in pool.kv_2NTHD] == [{1.0}, {2.0}]
+    assert os.fstat(fd).st_size == sum(kv_2NTHD.nbytes for kv_2NTHD in pool.kv_2NTHD)
+    os.close(fd)

@@ -44,8 +44,9 @@ def pools() -> Iterator[list[KVPool]]:
         os.ftruncate(fds[-1], kv_pool_bytes(MODEL, 16, 2))
         pool = KVPool(fds[-1], 16, MODEL, 2)
         if number < 2:
-            pool.kv_LKNTHD.copy_(torch.arange(pool.kv_LKNTHD.numel()).view_as(pool.kv_LKNTHD))
-            pool.kv_LKNTHD.add_(number * 100_000)
+            for layer, kv_2NTHD in enumerate(pool.kv_2NTHD):
+                kv_2NTHD.copy_(torch.arange(kv_2NTHD.numel()).view_as(kv_2NTHD))
+                kv_2NTHD.add_(number * 100_000 + layer * 10_000)
         found.append(pool)
     yield found
     for fd in fds:
@@ -67,12 +68,14 @@ def test_blocks_land_where_they_belong(
     target = dice.sample(range(16), 10) if seed % 2 else list(range(3, 13))
     turn = rotation % home_ranks
     copied = copy(pull(chain, turn, first=1), target, home_ranks, pools[:2], pools[2])
-    own = pools[2].kv_LKNTHD
+    own = pools[2].kv_2NTHD
     for block, source in enumerate(chain):
-        rank = owner(block, 0, turn, home_ranks)
-        assert torch.equal(own[1:, :, target[block]], pools[rank].kv_LKNTHD[1:, :, source])
-    assert copied == 9 * own[1:, :, 0].nbytes
-    assert own.count_nonzero() * own.itemsize <= copied  # and nothing else was written
+        taken = pools[owner(block, 0, turn, home_ranks)].kv_2NTHD
+        for layer in (1, 2):
+            assert torch.equal(own[layer][:, target[block]], taken[layer][:, source])
+    assert copied == 2 * 9 * own[0][:, 0].nbytes
+    # And nothing else was written.
+    assert sum(int(kv_2NTHD.count_nonzero()) * 4 for kv_2NTHD in own) <= copied
 
 
 def test_runs_on_both_sides_make_one_copy() -> None:

@@ -19,6 +19,21 @@ class Sampling(msgspec.Struct, frozen=True):
     seed: int = 0
 
 
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2}
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """What a layer keeps of each token for later queries: a key and a value of this shape."""
+
+    kv_heads: int
+    head_dim: int
+    dtype: str
+
+    @property
+    def token_bytes(self) -> int:
+        return 2 * self.kv_heads * self.head_dim * DTYPE_BYTES[self.dtype]
+
+
 class ModelInfo(msgspec.Struct, frozen=True):
     """Shape of the served model, as its checkpoint states it."""
 
@@ -37,8 +52,12 @@ class ModelInfo(msgspec.Struct, frozen=True):
     tied_embeddings: bool
     dtype: str  # compute and KV dtype: "float32" or "bfloat16"
 
+    def kept(self, layer: int) -> Kept:
+        """What this layer keeps; whoever stores or sends it asks here, layer by layer."""
+        assert 0 <= layer < self.layers
+        return Kept(self.kv_heads, self.head_dim, self.dtype)
+
     @property
     def kv_bytes_per_token(self) -> int:
-        """Bytes of K and V that one token keeps over all layers."""
-        itemsize = {"float32": 4, "bfloat16": 2}[self.dtype]
-        return 2 * self.layers * self.kv_heads * self.head_dim * itemsize
+        """Bytes that one token keeps over all layers."""
+        return sum(self.kept(layer).token_bytes for layer in range(self.layers))

@@ -3,8 +3,8 @@
 The projections are batched over the requests; attention is per request, over its own blocks, where
 the KV of the token going in is stored on the way. Blocks that lie in one run are read as one view.
 
-Shapes: B running requests, L layers, S tokens of a run of blocks, E hidden, H heads, K KV heads,
-D head dim, V vocabulary.
+Shapes: B running requests, S tokens of a run of blocks, E hidden, H heads, K KV heads, D head dim,
+V vocabulary.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Decoder:
         model = self._model
         x_BE = model.embed(torch.tensor([slot.token for slot in running]))
         positions_B = torch.tensor([slot.stored_tokens for slot in running])
-        views = [self._views(slot) for slot in running]
+        places = [runs(slot.block_ids) for slot in running]
         for layer in range(model.info.layers):
             q_BHD, k_BKD, v_BKD = model.qkv(layer, x_BE, positions_B)
             new_2BKD = torch.stack((k_BKD, v_BKD))
@@ -42,21 +42,13 @@ class Decoder:
                 self._attend(
                     q_BHD[row : row + 1],
                     new_2BKD[:, row],
-                    [view_L2SKD[layer] for view_L2SKD in views[row]],
+                    [self._pool.run(layer, *place) for place in places[row]],
                     slot.stored_tokens,
                 )
                 for row, slot in enumerate(running)
             ]
             x_BE = model.finish(layer, x_BE, torch.cat(attn))
         return model.logits(x_BE).float()
-
-    def _views(self, slot: Slot) -> list[Tensor]:
-        """The slot's blocks, (L, 2, S, K, D) for each run of them, in order."""
-        kv_LKNTHD = self._pool.kv_LKNTHD
-        return [
-            kv_LKNTHD[:, :, first : first + count].flatten(2, 3)
-            for first, count in runs(slot.block_ids)
-        ]
 
     def _attend(
         self, q_1HD: Tensor, new_2KD: Tensor, views_2SKD: Sequence[Tensor], stored_tokens: int

@@ -16,9 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
-from vertumnusd.messages import ModelInfo
+from vertumnusd.layout import exchange_bytes
+from vertumnusd.messages import Kept, ModelInfo
 from vertumnusd.rank.groups import Group
 from vertumnusd.rank.weights import DTYPES, map_shared
 
@@ -32,8 +34,12 @@ class Exchange:
 
     def __init__(self, fds: Sequence[int], model: ModelInfo, tokens: int) -> None:
         self.tokens = tokens
-        shape = (2, 2, tokens, model.kv_heads, model.head_dim)
-        self._areas_22SHD = [map_shared(fd, shape, DTYPES[model.dtype]) for fd in fds]
+        self._kept = [model.kept(layer) for layer in range(model.layers)]
+        shape = (2, exchange_bytes(model, tokens) // 2)
+        areas = [map_shared(fd, shape, torch.uint8) for fd in fds]
+        self._areas_22SHD = {
+            kept: [_view(area, kept, tokens) for area in areas] for kept in set(self._kept)
+        }
         self._group: Group | None = None
         self.turn = 0
 
@@ -42,24 +48,30 @@ class Exchange:
         self._group = group
         self.turn = 0
 
-    def put(self, start: int, k_THD: Tensor, v_THD: Tensor) -> None:
+    def put(self, layer: int, start: int, k_THD: Tensor, v_THD: Tensor) -> None:
         """Show K and V of this rank's suffix tokens from ``start`` on, at the next meeting."""
         stop = start + k_THD.shape[0]
-        k_SHD, v_SHD = self._half()
+        k_SHD, v_SHD = self._half(layer)
         k_SHD[start:stop] = k_THD
         v_SHD[start:stop] = v_THD
 
-    def meet(self, tokens: int) -> tuple[Tensor, Tensor]:
+    def meet(self, layer: int, tokens: int) -> tuple[Tensor, Tensor]:
         """Wait for all ranks; K and V (S, H, D) of the whole suffix of ``tokens`` tokens.
 
         The views stay valid until this rank enters the next meeting.
         """
         assert self._group is not None
         self._group.barrier()
-        k_SHD, v_SHD = self._half()
+        k_SHD, v_SHD = self._half(layer)
         self.turn += 1
         return k_SHD[:tokens], v_SHD[:tokens]
 
-    def _half(self) -> Tensor:
+    def _half(self, layer: int) -> Tensor:
         assert self._group is not None
-        return self._areas_22SHD[self._group.base][self.turn % 2]
+        return self._areas_22SHD[self._kept[layer]][self._group.base][self.turn % 2]
+
+
+def _view(area_2B: Tensor, kept: Kept, tokens: int) -> Tensor:
+    """Both halves of an area as K and V (2, 2, S, H, D) of a layer that keeps this."""
+    used_2B = area_2B[:, : tokens * kept.token_bytes]
+    return used_2B.view(DTYPES[kept.dtype]).view(2, 2, tokens, kept.kv_heads, kept.head_dim)

@@ -1,8 +1,10 @@
 """The KV pool of one rank: paged K and V of all layers, in memory that the ranks of a host share.
 
-Shapes: L layers, 2 for K and V, N blocks, T tokens, H KV heads, D head dim. A rank writes its own
+Each layer has a part of its own, of the shape that the model says it keeps. A rank writes its own
 pool only, and reads those of its home's other ranks in place. Keys are stored with RoPE applied,
 so the order in which an attention call meets them does not matter.
+
+Shapes: 2 for K and V, N blocks, T tokens, S tokens of a run of blocks, H KV heads, D head dim.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vertumnusd.layout import kv_pool_bytes
 from vertumnusd.messages import ModelInfo
 from vertumnusd.rank.weights import DTYPES, map_shared
 
@@ -32,15 +35,31 @@ def runs(block_ids: Sequence[int]) -> list[tuple[int, int]]:
 class KVPool:
     """One rank's pool, over the memory file ``fd`` of ``layout.kv_pool_bytes`` bytes.
 
-    ``own``: this rank writes it, and takes its memory at once.
+    ``kv_2NTHD[layer]`` is that layer's part. ``own``: this rank writes the pool, and takes its
+    memory at once.
     """
 
     def __init__(
         self, fd: int, blocks: int, model: ModelInfo, block_tokens: int, own: bool = False
     ) -> None:
+        self.blocks = blocks
         self.block_tokens = block_tokens
-        shape = (model.layers, 2, blocks, block_tokens, model.kv_heads, model.head_dim)
-        self.kv_LKNTHD = map_shared(fd, shape, DTYPES[model.dtype], populate=own)
+        size_bytes = kv_pool_bytes(model, blocks, block_tokens)
+        memory = map_shared(fd, (size_bytes,), torch.uint8, populate=own)
+        kept = [model.kept(layer) for layer in range(model.layers)]
+        parts = memory.split([blocks * block_tokens * layer.token_bytes for layer in kept])
+        self.kv_2NTHD = [
+            part.view(DTYPES[layer.dtype]).view(
+                2, blocks, block_tokens, layer.kv_heads, layer.head_dim
+            )
+            for part, layer in zip(parts, kept, strict=True)
+        ]
+        self._kv_2SHD = [kv_2NTHD.flatten(1, 2) for kv_2NTHD in self.kv_2NTHD]
+
+    def run(self, layer: int, first_id: int, blocks: int) -> Tensor:
+        """K and V (2, S, H, D) of consecutive blocks, as a view."""
+        start = first_id * self.block_tokens
+        return self._kv_2SHD[layer][:, start : start + blocks * self.block_tokens]
 
     def pieces(
         self, layer: int, block_ids: Sequence[int], tokens: int
@@ -52,12 +71,12 @@ class KVPool:
         stretches = runs(block_ids)
         if len(stretches) > MAX_RUNS:
             ids = torch.tensor(block_ids)
-            k_NTHD, v_NTHD = (kv.index_select(0, ids) for kv in self.kv_LKNTHD[layer])
+            k_NTHD, v_NTHD = (kv.index_select(0, ids) for kv in self.kv_2NTHD[layer])
             return [(k_NTHD.flatten(0, 1)[:tokens], v_NTHD.flatten(0, 1)[:tokens])]
         found = []
         for first, count in stretches:
-            k_NTHD, v_NTHD = self.kv_LKNTHD[layer, :, first : first + count]
-            found.append((k_NTHD.flatten(0, 1)[:tokens], v_NTHD.flatten(0, 1)[:tokens]))
+            k_SHD, v_SHD = self.run(layer, first, count)
+            found.append((k_SHD[:tokens], v_SHD[:tokens]))
             tokens -= count * self.block_tokens
         return found
 
@@ -65,12 +84,11 @@ class KVPool:
         """Store consecutive tokens from token ``offset`` of a block on, over consecutive blocks."""
         start = block_id * self.block_tokens + offset
         stop = start + k_THD.shape[0]
-        k_pool, v_pool = self.kv_LKNTHD[layer].flatten(1, 2)
-        k_pool[start:stop] = k_THD
-        v_pool[start:stop] = v_THD
+        self._kv_2SHD[layer][0, start:stop] = k_THD
+        self._kv_2SHD[layer][1, start:stop] = v_THD
 
     def write_blocks(self, layer: int, first_id: int, k_NTHD: Tensor, v_NTHD: Tensor) -> None:
         """Store whole blocks, wherever they lie, into consecutive blocks from ``first_id`` on."""
         stop = first_id + k_NTHD.shape[0]
-        self.kv_LKNTHD[layer, 0, first_id:stop] = k_NTHD
-        self.kv_LKNTHD[layer, 1, first_id:stop] = v_NTHD
+        self.kv_2NTHD[layer][0, first_id:stop] = k_NTHD
+        self.kv_2NTHD[layer][1, first_id:stop] = v_NTHD

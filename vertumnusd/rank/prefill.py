@@ -124,7 +124,7 @@ class Prefill:
         except (RuntimeError, MemoryError) as error:
             self._jobs.pop(request, None)
             while self._group is not None and self._exchange.turn < end:
-                self._exchange.meet(0)
+                self._exchange.meet(first_layer, 0)
             raise PrefillError(str(error)) from error
 
     def discard(self, request: str) -> None:
@@ -168,7 +168,7 @@ class Prefill:
 
     def _layer(self, job: _Job, layer: int, x_TE: Tensor) -> Tensor:
         q_THD, k_THD, v_THD = self._model.qkv(layer, x_TE, job.positions_T)
-        k_SHD, v_SHD = self._suffix(job, k_THD, v_THD)
+        k_SHD, v_SHD = self._suffix(job, layer, k_THD, v_THD)
         self._store(job, layer, k_SHD, v_SHD)
         own = job.chunks
         if layer == self._start.model.layers - 1:
@@ -182,13 +182,13 @@ class Prefill:
         attn_THD = self._attend(job, layer, own, q_THD, k_SHD, v_SHD)
         return self._model.finish(layer, x_TE, attn_THD)
 
-    def _suffix(self, job: _Job, k_THD: Tensor, v_THD: Tensor) -> KV:
+    def _suffix(self, job: _Job, layer: int, k_THD: Tensor, v_THD: Tensor) -> KV:
         """K and V of the whole suffix, from all ranks of the worker."""
         if self._group is None:
             return k_THD, v_THD
         for chunk in job.chunks:
-            self._exchange.put(chunk.start, k_THD[chunk.rows], v_THD[chunk.rows])
-        return self._exchange.meet(job.suffix_tokens)
+            self._exchange.put(layer, chunk.start, k_THD[chunk.rows], v_THD[chunk.rows])
+        return self._exchange.meet(layer, job.suffix_tokens)
 
     def _store(self, job: _Job, layer: int, k_SHD: Tensor, v_SHD: Tensor) -> None:
         """Copy the suffix blocks that this rank owns into its pool."""

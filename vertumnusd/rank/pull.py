@@ -4,7 +4,7 @@ Blocks lie in runs on both sides: in each pool of the home the ids of a chain mo
 and the blocks that one rank of the home owns are every ``home_ranks``-th of the chain, so they go
 to ids which rise by that much. Each run is one strided copy per layer and needs no index tensor.
 
-Shapes: L layers, 2 for K and V, N blocks, T tokens, H KV heads, D head dim.
+Shapes: 2 for K and V, N blocks, T tokens, H KV heads, D head dim.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ def copy(
     Raises ValueError for blocks or layers that are not there.
     """
     first, last = pull.first_layer, pull.last_layer
-    target_LKNTHD = own.kv_LKNTHD
-    if not 0 <= first <= last <= target_LKNTHD.shape[0]:
-        raise ValueError(f"layers {first} to {last} of {target_LKNTHD.shape[0]}")
+    if not 0 <= first <= last <= len(own.kv_2NTHD):
+        raise ValueError(f"layers {first} to {last} of {len(own.kv_2NTHD)}")
     copied = 0
     for run in runs(pull, target_ids, home_ranks):
-        pool_LKNTHD = pools[run.rank].kv_LKNTHD
-        if run.source.stop > pool_LKNTHD.shape[2]:
-            raise ValueError(f"block {run.source.stop - 1} of a pool of {pool_LKNTHD.shape[2]}")
-        source_LKNTHD = pool_LKNTHD[first:last, :, _slice(run.source)]
-        target_LKNTHD[first:last, :, _slice(run.target)] = source_LKNTHD
-        copied += source_LKNTHD.nbytes
+        pool = pools[run.rank]
+        if run.source.stop > pool.blocks:
+            raise ValueError(f"block {run.source.stop - 1} of a pool of {pool.blocks}")
+        for layer in range(first, last):
+            source_2NTHD = pool.kv_2NTHD[layer][:, _slice(run.source)]
+            own.kv_2NTHD[layer][:, _slice(run.target)] = source_2NTHD
+            copied += source_2NTHD.nbytes
     return copied
 
 
