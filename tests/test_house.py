@@ -13,7 +13,7 @@ OUR_FILES = sorted((ROOT / "vertumnusd").rglob("*.py")) + sorted((ROOT / "kernel
 ALLOWED = {
     "control": {"layout"},
     "node": {"control", "config", "checkpoint", "gguf_file", "layout"},
-    "rank": {"layout", "checkpoint", "gguf_file", "vertumnus_kernels"},
+    "rank": {"layout", "checkpoint", "frames", "gguf_file", "vertumnus_kernels"},
     "simulate": {"control", "config", "layout"},
 }
 NEVER = {

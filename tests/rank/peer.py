@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from vertumnusd.frames import FrameReader, write_frame
 from vertumnusd.messages import Message, RankFault
-from vertumnusd.rank.frames import FrameReader, write_frame
 
 PATIENCE_S = 60.0  # a message that takes longer will not come
 M = TypeVar("M", bound=Message)

@@ -14,8 +14,8 @@ import msgspec
 import pytest
 import torch.distributed as dist
 
+from vertumnusd.frames import FrameReader, write_frame
 from vertumnusd.messages import FromHelper, Loaded, LoadModel, LoadProgress, RankFault
-from vertumnusd.rank.frames import FrameReader, write_frame
 from vertumnusd.rank.weights import map_weights
 
 pytestmark = pytest.mark.ranks

@@ -8,7 +8,6 @@ root of its own.
 
 from __future__ import annotations
 
-import os
 import signal
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -37,6 +36,7 @@ from vertumnusd.messages import (
 )
 from vertumnusd.node.child import Child
 from vertumnusd.node.memory import MemoryFiles
+from vertumnusd.node.rank_start import rank_start
 
 RESTART_WINDOW_S = 600.0
 
@@ -191,7 +191,7 @@ class RankHost:
             try:
                 async with trio.open_nursery() as nursery:
                     for rank, child in root.children.items():
-                        child.send(self._start_message(root, rank))
+                        child.send(self._start(root, rank))
                         nursery.start_soon(child.write)
                         nursery.start_soon(child.read, self._reader(root, rank))
                         nursery.start_soon(self._watch, root, rank, child, nursery.cancel_scope)
@@ -263,33 +263,10 @@ class RankHost:
         if all(len(r.ready) == len(r.ranks) for r in self._roots):
             self.all_ready.set()
 
-    def _start_message(self, root: _Root, rank: int) -> RankStart:
-        config, loaded, files = self._config, self._loaded, self._files
-        assert loaded is not None
-        decode = root.kind == "decode"
-        cores = sorted(os.sched_getaffinity(0))
-        pinned = config.rank.pin_cores and not decode
-        return RankStart(
-            rank=rank,
-            kind=root.kind,
-            incarnation=root.generation,
-            generation=f"{root.ranks.start}.{root.generation}",
-            model=loaded.model,
-            tensors=loaded.tensors,
-            weights_fd=files.weights,
-            store_host=config.node.rank_host,
-            store_port=loaded.store_port,
-            cp_degrees=config.cluster.cp_degrees,
-            home_ranks=config.home_ranks,
-            block_tokens=config.cache.block_tokens,
-            kv_blocks=config.kv_blocks,
-            kv_fds=tuple(files.kv),
-            exchange_fds=tuple(files.exchange),
-            exchange_tokens=loaded.model.context_tokens,
-            own_kv_fd=files.decode_kv[rank - config.cluster.ranks] if decode else -1,
-            own_kv_blocks=config.decode_kv_blocks if decode else config.kv_blocks,
-            core=cores[rank % len(cores)] if pinned else -1,
-            collective_timeout_s=config.rank.collective_timeout_s,
+    def _start(self, root: _Root, rank: int) -> RankStart:
+        assert self._loaded is not None
+        return rank_start(
+            self._config, self._loaded, self._files, rank, root.ranks.start, root.generation
         )
 
     @contextmanager

@@ -19,8 +19,8 @@ import msgspec
 import torch.distributed as dist
 
 from vertumnusd.checkpoint import CheckpointError, model_info, resolve
+from vertumnusd.frames import FrameReader, write_frame
 from vertumnusd.messages import FromHelper, Loaded, LoadModel, LoadProgress, RankFault
-from vertumnusd.rank.frames import FrameReader, write_frame
 from vertumnusd.rank.load import load, tensor_specs
 
 PROGRESS_S = 0.1  # between two progress reports

@@ -16,8 +16,8 @@ from typing import NoReturn
 
 import msgspec
 
+from vertumnusd.frames import FrameReader, write_frame
 from vertumnusd.messages import FromRank, RankFault, RankStart, ToRank
-from vertumnusd.rank.frames import FrameReader, write_frame
 
 
 class ProtocolError(Exception):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from vertumnusd.rank.frames import MAX_FRAME_BYTES, FrameError, FrameReader, write_frame
+from vertumnusd.frames import MAX_FRAME_BYTES, FrameError, FrameReader, write_frame
 
 Pair = tuple[socket.socket, socket.socket]
 

@@ -1,0 +1,44 @@
+"""What a rank is told first: its place, its memory and its core, from the configuration."""
+
+from __future__ import annotations
+
+import os
+
+from vertumnusd.config import Config
+from vertumnusd.messages import Loaded, RankStart
+from vertumnusd.node.memory import MemoryFiles
+
+
+def rank_start(
+    config: Config, loaded: Loaded, files: MemoryFiles, rank: int, root: int, generation: int
+) -> RankStart:
+    """The start of one rank of the lattice root that begins at rank ``root``.
+
+    Ranks from ``cluster.ranks`` on are decode ranks. ``generation`` counts the starts of the root.
+    """
+    first_decode = config.cluster.ranks
+    decode = rank >= first_decode
+    cores = sorted(os.sched_getaffinity(0))
+    pinned = config.rank.pin_cores and not decode
+    return RankStart(
+        rank=rank,
+        kind="decode" if decode else "prefill",
+        incarnation=generation,
+        generation=f"{root}.{generation}",
+        model=loaded.model,
+        tensors=loaded.tensors,
+        weights_fd=files.weights,
+        store_host=config.node.rank_host,
+        store_port=loaded.store_port,
+        cp_degrees=config.cluster.cp_degrees,
+        home_ranks=config.home_ranks,
+        block_tokens=config.cache.block_tokens,
+        kv_blocks=config.kv_blocks,
+        kv_fds=tuple(files.kv),
+        exchange_fds=tuple(files.exchange),
+        exchange_tokens=loaded.model.context_tokens,
+        own_kv_fd=files.decode_kv[rank - first_decode] if decode else -1,
+        own_kv_blocks=config.decode_kv_blocks if decode else config.kv_blocks,
+        core=cores[rank % len(cores)] if pinned else -1,
+        collective_timeout_s=config.rank.collective_timeout_s,
+    )
