@@ -1,15 +1,12 @@
 """The lead: reservations, numbered steps, hand-off, aborts."""
 
-from array import array
-
 import pytest
+from leads import DECODE, messages, new_lead, prefill, running, step_done, u32
 
-from vertumnusd.control.lead import FirstToken, Lead, Prefill, RunFailed, SendRank
-from vertumnusd.control.prefill_time import Coefficients, PrefillTime
+from vertumnusd.control.lead import FirstToken, RunFailed, SendRank
 from vertumnusd.messages import (
     Begin,
     Discard,
-    Dispatch,
     HandedOff,
     PrefillDone,
     Pull,
@@ -19,61 +16,10 @@ from vertumnusd.messages import (
     Reserved,
     ReserveFailed,
     RoomMissing,
-    Sampling,
     Step,
     StepDone,
     StepFailed,
 )
-
-DECODE = 9
-BLOCK = 4
-LAYERS = 6
-
-
-def new_lead(
-    degree: int = 1, home_ranks: int = 1, step_s: float = 1.0, prefill_s: float = 2.0
-) -> Lead:
-    return Lead(
-        term=1,
-        epoch=5,
-        degree=degree,
-        base=0,
-        home_ranks=home_ranks,
-        block_tokens=BLOCK,
-        layers=LAYERS,
-        prefill_time=PrefillTime(Coefficients(prefill_s, 0, 0, 0, 0)),
-        step_s=step_s,
-        progress_timeout_s=5.0,
-    )
-
-
-def prefill(request: str, tokens: int, chain: bytes = b"") -> Prefill:
-    dispatch = Dispatch(1, 5, request, 0, "CP1[0]", 1, 0, 0, 2.0, DECODE, 4)
-    return Prefill(dispatch, array("I", range(tokens)).tobytes(), chain, Sampling(), 0, True)
-
-
-def u32(*ids: int) -> bytes:
-    return array("I", ids).tobytes()
-
-
-def messages(commands, kind, rank=None):
-    return [
-        c.message
-        for c in commands
-        if isinstance(c, SendRank) and isinstance(c.message, kind) and rank in (None, c.rank)
-    ]
-
-
-def step_done(rank: int, seq: int, request: str = "a", token: int = -1) -> StepDone:
-    return StepDone(rank, 5, seq, request, 0.5, token)
-
-
-def running(lead: Lead, request: str = "a", tokens: int = 6, **kwargs):
-    """Admit a request and let rank 0 confirm its reservation."""
-    first = lead.admit(0.0, prefill(request, tokens, **kwargs))
-    (reserve,) = messages(first, Reserve)
-    ids = u32(*range(reserve.blocks))
-    return lead.step(0.0, Reserved(0, 5, request, 0, ids))
 
 
 def test_a_prompt_is_cut_into_layer_ranges_of_the_configured_time():

@@ -7,6 +7,7 @@ from fake_ranks import World, token_at
 
 from vertumnusd.control.answering import Answering
 from vertumnusd.control.lead import Lead
+from vertumnusd.control.lead_run import Run
 from vertumnusd.messages import Finished, Placed, PrefillDone, StepDone
 
 SCRIPTS = 150
@@ -137,18 +138,18 @@ def forget_the_tokens_sent(monkeypatch):
 
 def release_before_the_last_pull(monkeypatch):
     """Blocks that are unpinned while the decode rank reads them are overwritten."""
-    original = Lead._pull
+    original = Run.pull
 
-    def pull(self, run, step):
-        commands = original(self, run, step)
+    def pull(run, step):
+        commands = original(run, step)
         run.pulling = 0
         return commands
 
-    monkeypatch.setattr(Lead, "_pull", pull)
+    monkeypatch.setattr(Run, "pull", pull)
 
 
 def forget_to_release(monkeypatch):
-    monkeypatch.setattr(Lead, "_release", lambda self, run: [])
+    monkeypatch.setattr(Run, "release", lambda run: [])
 
 
 def drop_the_end_of_a_prefill(monkeypatch):

@@ -1,145 +1,68 @@
 """The lead of one worker: turns the requests dispatched to it into numbered steps.
 
-    admitted ──► reserving ──► ready ──► running ──► handing off ──► over
-        │            │                      │             │
-        └────────────┴────────abort─────────┴─────────────┘
-
 * Reserve: every rank of the home pins what it holds of the chain and sets room aside; the cached
-  prefix is what all of them hold. The request one ahead reserves early, unless it shares its
-  first block with one still running: then it waits, to find those blocks in the cache.
-* Steps are layer ranges of about ``step_s`` predicted seconds. One step stays queued ahead of the
-  ranks, so they never wait for the lead; aborts act between steps.
+  prefix is what all of them hold. Requests ahead reserve early, unless it pays to find in the
+  cache what one before them is about to compute (``_follows``).
+* Steps are layer ranges of about ``step_s`` predicted seconds, of the request that
+  ``step_order.py`` chooses at each border. One step stays queued ahead of the ranks, so they never
+  wait for the lead; aborts and pauses act between steps.
 * Hand-off: after each step the decode rank pulls that step's layers. The home's blocks stay pinned
   until the last pull is acknowledged.
+* Drain: what has not begun is given back at once, what has begun is finished; past the patience
+  what is paused is given back as well. ``Drained`` when nothing is owed to anyone.
 
-Pure: events in, commands out. The controller is not needed to finish what was admitted.
+``lead_run.py`` draws the life of one request. Pure: events in, commands out. The controller is not
+needed to finish what was admitted.
 """
 
 from __future__ import annotations
 
-import enum
-from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from vertumnusd.control.lead_run import (
+    Ending,
+    FirstToken,
+    Geometry,
+    Phase,
+    Prefill,
+    Run,
+    RunFailed,
+    SendRank,
+)
+from vertumnusd.control.outstanding import Outstanding, OutstandingStep
 from vertumnusd.control.prefill_time import PrefillTime
-from vertumnusd.layout import interleave, rotation
+from vertumnusd.control.step_order import StepLimits, count_bypass, next_to_step, step_layers
 from vertumnusd.messages import (
     HASH_BYTES,
-    Begin,
-    Discard,
-    Dispatch,
+    Drained,
     HandedOff,
     PrefillDone,
-    Pull,
     Pulled,
-    Release,
-    Reserve,
     Reserved,
     ReserveFailed,
+    Returned,
     RoomMissing,
-    Sampling,
-    Step,
     StepDone,
     StepFailed,
-    ToRank,
 )
 
-STEPS_AHEAD = 1  # steps queued at the ranks behind the running one
-STUCK_FACTOR = 5.0  # a step this many times slower than predicted is stuck
+__all__ = ["FirstToken", "Lead", "LeadCommand", "Prefill", "RunFailed", "SendRank"]
 
-
-class Phase(enum.Enum):
-    ADMITTED = "admitted"
-    RESERVING = "reserving"
-    READY = "ready"
-    RUNNING = "running"
-    HANDING_OFF = "handing off"
-
-
-@dataclass(frozen=True, slots=True)
-class Prefill:
-    """What a lead needs to run one dispatched request."""
-
-    dispatch: Dispatch
-    tokens: bytes  # u32, the whole input
-    chain: bytes
-    sampling: Sampling
-    position: int  # answer index of the first token to draw
-    keep: bool
-
-    @property
-    def input_tokens(self) -> int:
-        return len(self.tokens) // 4
-
-
-@dataclass(frozen=True, slots=True)
-class SendRank:
-    """Command: put ``message`` into the outbox of ``rank``."""
-
-    rank: int
-    message: ToRank
-
-
-@dataclass(frozen=True, slots=True)
-class FirstToken:
-    """Command: the prefill drew the request's next token, after ``prefill_s`` of computing."""
-
-    request: str
-    token: int
-    cached_tokens: int
-    prefill_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class RunFailed:
-    """Command: this request failed by itself (no memory for a step, say)."""
-
-    request: str
-    reason: str
-
-
-LeadCommand = SendRank | FirstToken | RunFailed | PrefillDone | HandedOff | RoomMissing
+LeadCommand = (
+    SendRank | FirstToken | RunFailed | PrefillDone | HandedOff | RoomMissing | Returned | Drained
+)
 LeadEvent = Reserved | ReserveFailed | StepDone | StepFailed | Pulled
 
 
 @dataclass(slots=True)
-class _Run:
-    prefill: Prefill
-    home: range  # ranks of the home
-    blocks: int
-    max_cached: int  # blocks that may come from the cache: at least one token is computed
-    phase: Phase = Phase.ADMITTED
-    replies: dict[int, Reserved | ReserveFailed] = field(default_factory=dict)
-    cached_tokens: int = 0
-    block_ids: bytes = b""
-    next_layer: int = 0
-    done_layer: int = 0
-    elapsed_s: dict[int, float] = field(default_factory=dict)  # computing so far, by rank
-    pulling: int = 0  # pulls sent and not acknowledged
-    drew: bool = False
-    reported: bool = False  # PrefillDone was sent
-    aborted: bool = False
-
-    @property
-    def request(self) -> str:
-        return self.prefill.dispatch.request
-
-    @property
-    def prefill_s(self) -> float:
-        """Time of the slowest rank. Not the sum of each step's slowest: steps overlap."""
-        return max(self.elapsed_s.values(), default=0.0)
-
-
-@dataclass(slots=True)
-class _Outstanding:
-    step: Step
-    waiting: set[int]  # ranks that have not finished it
-    predicted_s: float
-    running_since: float  # when it was issued, or the step before it ended
+class _Drain:
+    operation: int
+    impatient_at: float  # from then on what is paused is given back
+    over: bool = False  # Drained was said
 
 
 class Lead:
-    """One worker's lead. Feed it with ``admit``, ``abort``, ``step``, ``lose_decode_rank``."""
+    """One worker's lead. Feed it what happens; call ``tick`` when ``next_deadline`` has come."""
 
     def __init__(
         self,
@@ -158,42 +81,33 @@ class Lead:
         self.term = term
         self.epoch = epoch
         self.ranks = range(base, base + degree)
-        self._home_ranks = home_ranks
-        self._block_tokens = block_tokens
-        self._layers = layers
-        self._prefill_time = prefill_time
-        self._step_s = step_s
-        self._progress_timeout_s = progress_timeout_s
-        self._seq = 0
-        self._runs: dict[str, _Run] = {}  # in the order of admission
-        self._outstanding: deque[_Outstanding] = deque()
+        self._geometry = Geometry(
+            term, epoch, self.ranks, home_ranks, block_tokens, layers, prefill_time
+        )
+        self._limits = StepLimits(step_s)
+        self._runs: dict[str, Run] = {}  # in the order of admission
+        self._outstanding = Outstanding(self._geometry, progress_timeout_s)
+        self._drain: _Drain | None = None
 
     # --- events
 
     def admit(self, now: float, prefill: Prefill) -> list[LeadCommand]:
-        """Take over a dispatched request; it runs after those admitted before it."""
+        """Take over a dispatched request; one that meets a drain is given back."""
         request = prefill.dispatch.request
         if request in self._runs:
             raise ValueError(f"request {request} is already on this worker")
-        base = prefill.dispatch.home_base
-        self._runs[request] = _Run(
-            prefill=prefill,
-            home=range(base, base + self._home_ranks),
-            blocks=-(-prefill.input_tokens // self._block_tokens),
-            max_cached=(prefill.input_tokens - 1) // self._block_tokens,
-        )
+        run = Run(prefill, self._geometry)
+        if self._drain is not None:
+            return [run.returned()]
+        self._runs[request] = run
         return self._advance(now)
 
     def abort(self, now: float, request: str) -> list[LeadCommand]:
         """Stop at the next step border. ``HandedOff`` tells when nothing is owed any more."""
         run = self._runs.get(request)
-        if run is None or run.aborted:
+        if run is None or run.ending is Ending.ABORTED:
             return []
-        run.aborted = True
-        commands: list[LeadCommand] = []
-        if run.phase is Phase.RUNNING:
-            commands += self._to_worker(Discard(self.term, self.epoch, request))
-        return commands + self._settle(run) + self._advance(now)
+        return [*self._end(run, Ending.ABORTED), *self._advance(now)]
 
     def lose_decode_rank(self, now: float, rank: int) -> list[LeadCommand]:
         """A decode rank died: nobody reads the blocks it was pulling."""
@@ -202,8 +116,7 @@ class Lead:
             if run.prefill.dispatch.decode_rank == rank:
                 run.pulling = 0
                 commands += self.abort(now, run.request)
-                if run.request in self._runs:
-                    commands += self._settle(run)
+                commands += self._settle(run)
         return commands + self._advance(now)
 
     def step(self, now: float, event: LeadEvent) -> list[LeadCommand]:
@@ -217,15 +130,37 @@ class Lead:
                 commands = self._on_pulled(event)
         return commands + self._advance(now)
 
+    # --- drain
+
+    def drain(self, now: float, operation: int, patience_s: float) -> list[LeadCommand]:
+        """Take nothing more, and say ``Drained`` when nothing is owed; ``resume`` calls it off."""
+        if self._drain is None or self._drain.operation != operation:
+            self._drain = _Drain(operation, now + patience_s)
+        commands: list[LeadCommand] = []
+        for run in list(self._runs.values()):
+            if run.phase in (Phase.ADMITTED, Phase.READY) and run.ending is None:
+                commands += self._end(run, Ending.RETURNED)
+        return commands + self._advance(now)
+
+    def resume(self, now: float) -> list[LeadCommand]:
+        """The worker serves on. What was given back stays so."""
+        self._drain = None
+        return self._advance(now)
+
     # --- time
+
+    def next_deadline(self) -> float | None:
+        """When to call ``tick``."""
+        if self._drain is None or not any(run.paused for run in self._runs.values()):
+            return None
+        return self._drain.impatient_at
+
+    def tick(self, now: float) -> list[LeadCommand]:
+        return self._advance(now)
 
     def stuck_ranks(self, now: float) -> list[int]:
         """Ranks whose running step takes longer than any excuse; they should be killed."""
-        if not self._outstanding:
-            return []
-        head = self._outstanding[0]
-        patience_s = max(self._progress_timeout_s, STUCK_FACTOR * head.predicted_s)
-        return sorted(head.waiting) if now - head.running_since > patience_s else []
+        return self._outstanding.stuck_ranks(now)
 
     # --- what the node shows
 
@@ -234,36 +169,22 @@ class Lead:
         return list(self._runs)
 
     def progress(self, request: str) -> tuple[int, int] | None:
-        """Layers done and layers in all, for a request that is running."""
+        """Layers done and layers in all, for a request that has begun."""
         run = self._runs.get(request)
         if run is None or run.phase is not Phase.RUNNING:
             return None
-        return run.done_layer, self._layers
+        return run.done_layer, self._geometry.layers
 
     # --- reservation
 
     def _reserve_next(self) -> list[LeadCommand]:
         commands: list[LeadCommand] = []
-        unfinished_roots: set[bytes] = set()
+        ahead: list[Run] = []
         for run in self._runs.values():
-            root = run.prefill.chain[:HASH_BYTES]
-            if run.phase is Phase.ADMITTED and not run.aborted:
-                if root and root in unfinished_roots:
-                    continue
-                run.phase = Phase.RESERVING
-                message = Reserve(
-                    self.term,
-                    self.epoch,
-                    run.request,
-                    run.prefill.chain,
-                    run.blocks,
-                    run.max_cached,
-                    run.home.start,
-                    run.prefill.keep,
-                )
-                commands += [SendRank(rank, message) for rank in run.home]
+            if run.phase is Phase.ADMITTED and not any(_follows(run, each) for each in ahead):
+                commands += run.reserve()
             if run.phase is not Phase.HANDING_OFF:
-                unfinished_roots.add(root)
+                ahead.append(run)
         return commands
 
     def _on_reserve_reply(self, reply: Reserved | ReserveFailed) -> list[LeadCommand]:
@@ -273,146 +194,82 @@ class Lead:
         run.replies[reply.rank] = reply
         if len(run.replies) < len(run.home):
             return []
-        if run.aborted:
+        if run.ending is not None:
             return self._settle(run)
-        if any(isinstance(r, ReserveFailed) for r in run.replies.values()):
+        if run.refused:
             del self._runs[run.request]
-            dispatch = run.prefill.dispatch
-            return [
-                *self._release(run),
-                RoomMissing(run.request, dispatch.attempt, dispatch.worker),
-            ]
-        self._take_blocks(run)
-        run.phase = Phase.READY
-        return []
-
-    def _take_blocks(self, run: _Run) -> None:
-        replies = [r for r in run.replies.values() if isinstance(r, Reserved)]
-        cached = min(run.max_cached, *(r.first_missing for r in replies))
-        run.cached_tokens = cached * self._block_tokens
-        turn = rotation(run.prefill.chain, self._home_ranks)
-        run.block_ids = interleave(
-            {r.rank: r.block_ids for r in replies}, run.blocks, run.home.start, turn
-        )
+            return [*run.release(), run.room_missing()]
+        run.take_blocks()
+        return self._end(run, Ending.RETURNED) if self._drain is not None else []
 
     # --- steps
 
     def _advance(self, now: float) -> list[LeadCommand]:
-        commands = self._reserve_next()
-        while len(self._outstanding) <= STEPS_AHEAD:
-            run = self._next_to_step()
+        """Whatever can go on now."""
+        commands = self._give_back_paused(now)
+        if self._drain is None:
+            commands += self._reserve_next()
+        while self._outstanding.has_room:
+            run = next_to_step(list(self._runs.values()), self._limits)
             if run is None:
                 break
             if run.phase is Phase.READY:
-                run.phase = Phase.RUNNING
-                commands += self._begin(run)
+                commands += run.begin()
             commands += self._issue_step(now, run)
-        return commands
+        return commands + self._say_drained()
 
-    def _next_to_step(self) -> _Run | None:
-        """The first request with layers left; those behind it wait for their turn."""
-        for run in self._runs.values():
-            if run.aborted or run.phase is Phase.HANDING_OFF:
-                continue
-            if run.phase in (Phase.ADMITTED, Phase.RESERVING):
-                return None
-            if run.next_layer < self._layers:
-                return run
-        return None
-
-    def _begin(self, run: _Run) -> list[LeadCommand]:
-        prefill = run.prefill
-        return self._to_worker(
-            Begin(
-                self.term,
-                self.epoch,
-                run.request,
-                prefill.tokens[4 * run.cached_tokens :],
-                run.cached_tokens,
-                run.block_ids,
-                run.home.start,
-                rotation(prefill.chain, self._home_ranks),
-                prefill.sampling,
-                prefill.position,
-            )
-        )
-
-    def _issue_step(self, now: float, run: _Run) -> list[LeadCommand]:
-        per_layer_s = self._layer_s(run)
-        layers = max(1, round(self._step_s / per_layer_s)) if per_layer_s > 0 else self._layers
-        last = min(self._layers, run.next_layer + layers)
-        self._seq += 1
-        step = Step(self.term, self.epoch, self._seq, run.request, run.next_layer, last)
-        predicted_s = per_layer_s * (last - run.next_layer)
-        run.next_layer = last
-        self._outstanding.append(_Outstanding(step, set(self.ranks), predicted_s, now))
-        return self._to_worker(step)
-
-    def _layer_s(self, run: _Run) -> float:
-        """Time of one layer: as measured on this request, before that as predicted.
-
-        The prediction is made anew from what the ranks really hold: were it the controller's, a
-        prefix evicted since would make one endless step out of many short ones.
-        """
-        if run.done_layer:
-            return run.prefill_s / run.done_layer
-        uncached_tokens = run.prefill.input_tokens - run.cached_tokens
-        predicted_s = self._prefill_time.predict_s(
-            len(self.ranks), uncached_tokens, run.cached_tokens
-        )
-        return predicted_s / self._layers
+    def _issue_step(self, now: float, run: Run) -> list[SendRank]:
+        layers = range(run.next_layer, run.next_layer + step_layers(run, self._limits))
+        predicted_s = run.layer_s * len(layers)
+        step = self._outstanding.issue(now, run.request, layers, predicted_s)
+        run.next_layer = layers.stop
+        run.steps_out += 1
+        count_bypass(list(self._runs.values()), run, predicted_s)
+        return self._geometry.to_ranks(step)
 
     def _on_step_reply(self, now: float, reply: StepDone | StepFailed) -> list[LeadCommand]:
-        entry = next((o for o in self._outstanding if o.step.seq == reply.seq), None)
-        if entry is None or reply.epoch != self.epoch or reply.rank not in entry.waiting:
-            return []
-        entry.waiting.discard(reply.rank)
+        entry = self._outstanding.answered(now, reply)
         run = self._runs.get(reply.request)
+        if entry is None or run is None:
+            return []
         commands: list[LeadCommand] = []
-        if isinstance(reply, StepFailed):
-            if run is not None and not run.aborted:
-                commands.append(RunFailed(run.request, reply.reason))
-                commands += self.abort(now, run.request)
-        else:
-            if run is not None:
-                spent_s = run.elapsed_s.get(reply.rank, 0.0)
-                run.elapsed_s[reply.rank] = spent_s + reply.elapsed_s
-            if reply.first_token >= 0 and run is not None and not run.aborted and not run.drew:
-                run.drew = True
-                commands.append(
-                    FirstToken(run.request, reply.first_token, run.cached_tokens, run.prefill_s)
-                )
+        if isinstance(reply, StepDone):
+            commands += self._on_step_done(run, reply)
+        elif run.ending is not Ending.ABORTED:
+            commands.append(RunFailed(run.request, reply.reason))
+            commands += self._end(run, Ending.ABORTED)
         if not entry.waiting:
-            self._outstanding.remove(entry)
-            if self._outstanding:
-                self._outstanding[0].running_since = now
-            if run is not None:
-                commands += self._on_step_complete(run, entry)
+            commands += self._on_step_complete(run, entry)
         return commands
 
-    def _on_step_complete(self, run: _Run, entry: _Outstanding) -> list[LeadCommand]:
+    def _on_step_done(self, run: Run, reply: StepDone) -> list[LeadCommand]:
+        run.elapsed_s[reply.rank] = run.elapsed_s.get(reply.rank, 0.0) + reply.elapsed_s
+        if reply.first_token < 0 or run.ending is not None or run.drew:
+            return []
+        run.drew = True
+        return [FirstToken(run.request, reply.first_token, run.cached_tokens, run.prefill_s)]
+
+    def _on_step_complete(self, run: Run, entry: OutstandingStep) -> list[LeadCommand]:
+        run.steps_out -= 1
         run.done_layer = entry.step.last_layer
-        commands: list[LeadCommand] = []
-        if not run.aborted and run.prefill.dispatch.decode_rank >= 0:
-            commands += self._pull(run, entry.step)
-        if run.done_layer == self._layers and not run.aborted:
+        run.expected_s += entry.predicted_s
+        if run.ending is not None:
+            return self._settle(run)
+        commands: list[LeadCommand] = [*run.pull(entry.step)]
+        if run.done_layer == self._geometry.layers:
             run.phase = Phase.HANDING_OFF
-            commands.append(self._report(run))
+            commands.append(run.report())
         return commands + self._settle(run)
 
-    # --- hand-off and end
+    # --- ends
 
-    def _pull(self, run: _Run, step: Step) -> list[LeadCommand]:
-        run.pulling += 1
-        message = Pull(
-            run.request,
-            step.first_layer,
-            step.last_layer,
-            run.block_ids,
-            run.home.start,
-            rotation(run.prefill.chain, self._home_ranks),
-        )
-        return [SendRank(run.prefill.dispatch.decode_rank, message)]
+    def _end(self, run: Run, ending: Ending) -> list[LeadCommand]:
+        """Let the run end as soon as nothing of it is under way. An abort outdoes a return."""
+        commands: list[LeadCommand] = []
+        if run.phase is Phase.RUNNING and run.ending is None:
+            commands += run.discard()
+        run.ending = ending
+        return commands + self._settle(run)
 
     def _on_pulled(self, event: Pulled) -> list[LeadCommand]:
         run = self._runs.get(event.request)
@@ -421,35 +278,67 @@ class Lead:
         run.pulling -= 1
         return self._settle(run)
 
-    def _settle(self, run: _Run) -> list[LeadCommand]:
-        """End the run if nothing is owed: no step out, no pull out, no reservation pending."""
-        if run.request not in self._runs:
+    def _settle(self, run: Run) -> list[LeadCommand]:
+        """Forget a run that has ended, once nothing of it is under way."""
+        if run.request not in self._runs or not run.settled:
             return []
-        if not run.aborted and run.phase is not Phase.HANDING_OFF:
-            return []
-        if run.pulling or any(o.step.request == run.request for o in self._outstanding):
-            return []
-        if run.phase is Phase.RESERVING and len(run.replies) < len(run.home):
+        if run.ending is None and run.phase is not Phase.HANDING_OFF:
             return []
         del self._runs[run.request]
-        commands: list[LeadCommand] = []
-        if run.phase is not Phase.ADMITTED:
-            commands += self._release(run)
+        commands: list[LeadCommand] = [*run.release()]
+        if run.ending is Ending.RETURNED:
+            return [*commands, run.returned()]
         if not run.reported:
-            commands.append(self._report(run))
+            commands.append(run.report())
         return [*commands, HandedOff(run.request, run.prefill.dispatch.attempt)]
 
-    def _report(self, run: _Run) -> PrefillDone:
-        run.reported = True
-        attempt = run.prefill.dispatch.attempt
-        return PrefillDone(run.request, attempt, run.cached_tokens, run.prefill_s)
+    def _give_back_paused(self, now: float) -> list[LeadCommand]:
+        commands: list[LeadCommand] = []
+        if self._drain is not None and now >= self._drain.impatient_at:
+            for run in list(self._runs.values()):
+                if run.paused:
+                    commands += self._end(run, Ending.RETURNED)
+        return commands
 
-    def _release(self, run: _Run) -> list[LeadCommand]:
-        return [
-            SendRank(rank, Release(run.request))
-            for rank, reply in run.replies.items()
-            if isinstance(reply, Reserved)
-        ]
+    def _say_drained(self) -> list[LeadCommand]:
+        drain = self._drain
+        if drain is None or drain.over or self._runs:
+            return []
+        drain.over = True
+        return [Drained(self.term, drain.operation, len(self.ranks), self.ranks.start)]
 
-    def _to_worker(self, message: ToRank) -> list[LeadCommand]:
-        return [SendRank(rank, message) for rank in self.ranks]
+
+def _follows(run: Run, ahead: Run) -> bool:
+    """Whether ``run`` should reserve after ``ahead``, to find blocks of it in the cache.
+
+    It must while ``ahead`` is in its last step: blocks of a prefill that may still fail are not
+    for others. Before that it waits if ``ahead`` computes blocks that both need and is done no
+    later than ``run`` would be without them; a short request does not wait for a long one.
+    """
+    if not run.root or run.root != ahead.root:
+        return False
+    geometry = run.geometry
+    if ahead.next_layer == geometry.layers or ahead.ending is not None:
+        return ahead.next_layer == geometry.layers
+    cached_tokens = ahead.cached_tokens
+    if ahead.phase in (Phase.READY, Phase.RUNNING):
+        shared_tokens = _shared_blocks(run, ahead) * geometry.block_tokens
+        if min(shared_tokens, run.max_cached * geometry.block_tokens) <= cached_tokens:
+            return False
+    alone_s = geometry.predict_s(run.prefill.input_tokens - cached_tokens, cached_tokens)
+    return ahead.remaining_s <= alone_s
+
+
+def _shared_blocks(run: Run, ahead: Run) -> int:
+    """Leading complete blocks that both chains have."""
+    ours, theirs = run.prefill.chain, ahead.prefill.chain
+    most = min(len(ours), len(theirs)) // HASH_BYTES
+    return next(
+        (
+            block
+            for block in range(most)
+            if ours[block * HASH_BYTES : (block + 1) * HASH_BYTES]
+            != theirs[block * HASH_BYTES : (block + 1) * HASH_BYTES]
+        ),
+        most,
+    )

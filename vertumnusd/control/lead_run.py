@@ -1,0 +1,297 @@
+"""One request on its worker, and what a lead says about it.
+
+    admitted ──► reserving ──► ready ──► running ──► handing off ──► over
+        │            │           │          │             │
+        └────────────┴──── aborted or given back ─────────┘
+
+``Run`` keeps what the lead knows of a request and writes the messages about it; ``lead.py`` decides
+when they are sent.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from vertumnusd.control.prefill_time import PrefillTime
+from vertumnusd.layout import interleave, rotation
+from vertumnusd.messages import (
+    HASH_BYTES,
+    Begin,
+    Discard,
+    Dispatch,
+    PrefillDone,
+    Pull,
+    Release,
+    Reserve,
+    Reserved,
+    ReserveFailed,
+    Returned,
+    RoomMissing,
+    Sampling,
+    Step,
+    ToRank,
+)
+
+
+class Phase(enum.Enum):
+    ADMITTED = "admitted"
+    RESERVING = "reserving"
+    READY = "ready"
+    RUNNING = "running"
+    HANDING_OFF = "handing off"
+
+
+class Ending(enum.Enum):
+    """Why a run ends before its time, once nothing of it is under way any more."""
+
+    ABORTED = "aborted"
+    RETURNED = "returned"
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """What a lead needs to run one dispatched request."""
+
+    dispatch: Dispatch
+    tokens: bytes  # u32, the whole input
+    chain: bytes
+    sampling: Sampling
+    position: int  # answer index of the first token to draw
+    keep: bool
+
+    @property
+    def input_tokens(self) -> int:
+        return len(self.tokens) // 4
+
+
+@dataclass(frozen=True, slots=True)
+class SendRank:
+    """Command: put ``message`` into the outbox of ``rank``."""
+
+    rank: int
+    message: ToRank
+
+
+@dataclass(frozen=True, slots=True)
+class FirstToken:
+    """Command: the prefill drew the request's next token, after ``prefill_s`` of computing."""
+
+    request: str
+    token: int
+    cached_tokens: int
+    prefill_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunFailed:
+    """Command: this request failed by itself (no memory for a step, say)."""
+
+    request: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """The worker that a lead leads, how its requests are cut, and how long they take."""
+
+    term: int
+    epoch: int
+    ranks: range
+    home_ranks: int
+    block_tokens: int
+    layers: int
+    prefill_time: PrefillTime
+
+    def predict_s(self, uncached_tokens: int, cached_tokens: int) -> float:
+        return self.prefill_time.predict_s(len(self.ranks), uncached_tokens, cached_tokens)
+
+    def to_ranks(self, message: ToRank) -> list[SendRank]:
+        return [SendRank(rank, message) for rank in self.ranks]
+
+
+@dataclass(slots=True)
+class Run:
+    """A request from its admission until its worker owes it nothing."""
+
+    prefill: Prefill
+    geometry: Geometry
+    phase: Phase = Phase.ADMITTED
+    ending: Ending | None = None
+    replies: dict[int, Reserved | ReserveFailed] = field(default_factory=dict)
+    cached_tokens: int = 0
+    block_ids: bytes = b""
+    next_layer: int = 0
+    done_layer: int = 0
+    steps_out: int = 0  # steps that the ranks have not finished
+    bypassed_s: float = 0.0  # predicted time of what came later and ran before it
+    elapsed_s: dict[int, float] = field(default_factory=dict)  # computing so far, by rank
+    expected_s: float = 0.0  # predicted time of the steps done
+    pulling: int = 0  # pulls sent and not acknowledged
+    drew: bool = False
+    reported: bool = False  # PrefillDone was sent
+
+    @property
+    def request(self) -> str:
+        return self.prefill.dispatch.request
+
+    @property
+    def root(self) -> bytes:
+        """The hash of its first block; empty if it has no complete one."""
+        return self.prefill.chain[:HASH_BYTES]
+
+    @property
+    def home(self) -> range:
+        base = self.prefill.dispatch.home_base
+        return range(base, base + self.geometry.home_ranks)
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.prefill.input_tokens // self.geometry.block_tokens)
+
+    @property
+    def max_cached(self) -> int:
+        """Blocks that may come from the cache: at least one token is computed."""
+        return (self.prefill.input_tokens - 1) // self.geometry.block_tokens
+
+    @property
+    def uncached_tokens(self) -> int:
+        return self.prefill.input_tokens - self.cached_tokens
+
+    @property
+    def can_step(self) -> bool:
+        """It has layers left and may run them."""
+        begun = self.phase in (Phase.READY, Phase.RUNNING)
+        return begun and self.ending is None and self.next_layer < self.geometry.layers
+
+    @property
+    def paused(self) -> bool:
+        """Its hidden states wait on the ranks while something else runs."""
+        return self.phase is Phase.RUNNING and self.can_step and not self.steps_out
+
+    @property
+    def settled(self) -> bool:
+        """Nothing is under way: no step, no pull, no reservation."""
+        reserving = self.phase is Phase.RESERVING and len(self.replies) < len(self.home)
+        return not (self.steps_out or self.pulling or reserving)
+
+    # --- time
+
+    @property
+    def prefill_s(self) -> float:
+        """Time of the slowest rank. Not the sum of each step's slowest: steps overlap."""
+        return max(self.elapsed_s.values(), default=0.0)
+
+    @property
+    def service_s(self) -> float:
+        """Time of the whole prefill: as predicted, times the pace measured on it so far.
+
+        The prediction is made from what the ranks really hold: were it the controller's, a prefix
+        evicted since would make one endless step out of many short ones.
+        """
+        predicted_s = self.geometry.predict_s(self.uncached_tokens, self.cached_tokens)
+        return predicted_s * (self.prefill_s / self.expected_s if self.expected_s else 1.0)
+
+    @property
+    def layer_s(self) -> float:
+        return self.service_s / self.geometry.layers
+
+    @property
+    def remaining_s(self) -> float:
+        """Time of the layers that were not given to the ranks yet."""
+        return self.layer_s * (self.geometry.layers - self.next_layer)
+
+    # --- reservation
+
+    def reserve(self) -> list[SendRank]:
+        """Ask the ranks of the home for the blocks."""
+        self.phase = Phase.RESERVING
+        message = Reserve(
+            self.geometry.term,
+            self.geometry.epoch,
+            self.request,
+            self.prefill.chain,
+            self.blocks,
+            self.max_cached,
+            self.home.start,
+            self.prefill.keep,
+        )
+        return [SendRank(rank, message) for rank in self.home]
+
+    @property
+    def refused(self) -> bool:
+        """A rank of the home has no room."""
+        return any(isinstance(reply, ReserveFailed) for reply in self.replies.values())
+
+    def take_blocks(self) -> None:
+        """All ranks of the home have reserved; the cached prefix is what all of them hold."""
+        replies = [r for r in self.replies.values() if isinstance(r, Reserved)]
+        cached = min(self.max_cached, *(r.first_missing for r in replies))
+        self.cached_tokens = cached * self.geometry.block_tokens
+        self.block_ids = interleave(
+            {r.rank: r.block_ids for r in replies}, self.blocks, self.home.start, self._turn
+        )
+        self.phase = Phase.READY
+
+    def release(self) -> list[SendRank]:
+        return [
+            SendRank(rank, Release(self.request))
+            for rank, reply in self.replies.items()
+            if isinstance(reply, Reserved)
+        ]
+
+    # --- the rest of its life
+
+    def begin(self) -> list[SendRank]:
+        self.phase = Phase.RUNNING
+        prefill = self.prefill
+        message = Begin(
+            self.geometry.term,
+            self.geometry.epoch,
+            self.request,
+            prefill.tokens[4 * self.cached_tokens :],
+            self.cached_tokens,
+            self.block_ids,
+            self.home.start,
+            self._turn,
+            prefill.sampling,
+            prefill.position,
+        )
+        return self.geometry.to_ranks(message)
+
+    def discard(self) -> list[SendRank]:
+        geometry = self.geometry
+        return geometry.to_ranks(Discard(geometry.term, geometry.epoch, self.request))
+
+    def pull(self, step: Step) -> list[SendRank]:
+        """Have the decode rank, if there is one, copy the layers of a step that is done."""
+        rank = self.prefill.dispatch.decode_rank
+        if rank < 0:
+            return []
+        self.pulling += 1
+        message = Pull(
+            self.request,
+            step.first_layer,
+            step.last_layer,
+            self.block_ids,
+            self.home.start,
+            self._turn,
+        )
+        return [SendRank(rank, message)]
+
+    def report(self) -> PrefillDone:
+        self.reported = True
+        attempt = self.prefill.dispatch.attempt
+        return PrefillDone(self.request, attempt, self.cached_tokens, self.prefill_s)
+
+    def room_missing(self) -> RoomMissing:
+        dispatch = self.prefill.dispatch
+        return RoomMissing(self.request, dispatch.attempt, dispatch.worker)
+
+    def returned(self) -> Returned:
+        dispatch = self.prefill.dispatch
+        return Returned(self.request, dispatch.attempt, dispatch.worker)
+
+    @property
+    def _turn(self) -> int:
+        return rotation(self.prefill.chain, self.geometry.home_ranks)
