@@ -56,14 +56,18 @@ class Chain:
     tokens: int
     block_ids: list[int]
     home_base: int
+    home_ranks: int
     rotation: int
 
 
 class EngineRanks:
     """The processes, by rank, and the worker that was adopted last."""
 
-    def __init__(self, start: RankStart, pipes: list[Connection], processes: list[Any]) -> None:
+    def __init__(
+        self, start: RankStart, home_ranks: int, pipes: list[Connection], processes: list[Any]
+    ) -> None:
         self.start = start
+        self.home_ranks = home_ranks  # of a chain's span, unless begin says otherwise
         self.pipes = pipes
         self.processes = processes
         self.worker = range(1)
@@ -96,28 +100,30 @@ class EngineRanks:
 
     def begin(
         self, tokens: Sequence[int], prefix: Chain | None = None, cached: int = 0,
-        home_base: int | None = None, rotation: int = 0,
+        home_base: int | None = None, home_ranks: int = 0, rotation: int = 0,
     ) -> tuple[str, Chain]:  # fmt: skip
         """Start a prompt of which ``cached`` tokens are taken from ``prefix``."""
         home_base = self.worker.start if home_base is None else home_base
+        home_ranks = home_ranks or self.home_ranks
         if prefix is not None:
-            home_base, rotation = prefix.home_base, prefix.rotation
+            home_base, home_ranks = prefix.home_base, prefix.home_ranks
+            rotation = prefix.rotation
         cached_blocks = cached // self.start.block_tokens
         blocks = -(-len(tokens) // self.start.block_tokens)
         ids = prefix.block_ids[:cached_blocks] if prefix else []
         for block in range(cached_blocks, blocks):
-            rank = owner(block, home_base, rotation, self.start.home_ranks)
+            rank = owner(block, home_base, rotation, home_ranks)
             ids.append(self._next_id[rank])
             self._next_id[rank] = (self._next_id[rank] + self.id_step) % self.start.kv_blocks
         self._requests += 1
         begin = Begin(
             0, 0, f"r{self._requests}", array("I", tokens[cached:]).tobytes(), cached,
-            array("I", ids).tobytes(), home_base, rotation, Sampling(), 0,
+            array("I", ids).tobytes(), home_base, home_ranks, rotation, Sampling(), 0,
         )  # fmt: skip
         for rank in self.worker:
-            owned = owned_blocks(rank, blocks, home_base, rotation, self.start.home_ranks)
+            owned = owned_blocks(rank, blocks, home_base, rotation, home_ranks)
             self.call([rank], "begin", begin, {b for b in owned if b >= cached_blocks})
-        return begin.request, Chain(len(tokens), ids, home_base, rotation)
+        return begin.request, Chain(len(tokens), ids, home_base, home_ranks, rotation)
 
     def run(self, request: str, first_layer: int, last_layer: int) -> np.ndarray | None:
         """Run the layers on all ranks; the logits of the one that has the last token."""
@@ -140,7 +146,7 @@ class EngineRanks:
         """K and V of a chain's tokens: (layers, 2, tokens, KV heads, head dim)."""
         start, found = self.start, []
         for block, block_id in enumerate(chain.block_ids):
-            rank = owner(block, chain.home_base, chain.rotation, start.home_ranks)
+            rank = owner(block, chain.home_base, chain.rotation, chain.home_ranks)
             if rank not in self._pools:
                 self._pools[rank] = KVPool(
                     start.kv_fds[rank], start.kv_blocks, start.model, start.block_tokens
@@ -162,7 +168,7 @@ def engine_ranks(checkpoint: Path, shape: Shape) -> Iterator[EngineRanks]:
         rank=0, kind="prefill", incarnation=0, generation="g", model=model,
         tensors=tensor_specs(model)[0], weights_fd=weights_fd,
         store_host="127.0.0.1", store_port=store.port,
-        cp_degrees=shape.cp_degrees, home_ranks=shape.home_ranks,
+        cp_degrees=shape.cp_degrees,
         block_tokens=shape.block_tokens, kv_blocks=shape.kv_blocks,
         kv_fds=tuple(_memory(kv_bytes) for _ in range(shape.ranks)),
         exchange_fds=tuple(
@@ -184,7 +190,7 @@ def engine_ranks(checkpoint: Path, shape: Shape) -> Iterator[EngineRanks]:
             theirs.close()
             pipes.append(ours)
             processes.append(process)
-        engine = EngineRanks(start, pipes, processes)
+        engine = EngineRanks(start, shape.home_ranks, pipes, processes)
         for rank in range(shape.ranks):
             assert engine.reply(rank) == "ready"
         yield engine

@@ -1,7 +1,11 @@
 """Where things lie: which rank of a home owns which block, and how large shared areas are.
 
-A home is an aligned set of ``home_ranks`` ranks. Block ``b`` of a chain lives on one of them, in
-turn; where the turn starts depends on the chain, so that the many first blocks spread out.
+A chain lies on a *span*, an aligned set of ``home_ranks`` ranks: one home, or all homes of a worker
+when one home is too small for it. Block ``b`` lives on one of these ranks, in turn; where the turn
+starts depends on the chain, so that the many first blocks spread out. The widths of spans divide
+each other, so a rank's place within its home is the same for a block whichever span it is in: what
+a wider span left on a rank is what this rank owns of the chain in its own home.
+
 Daemon and ranks must agree on this to the letter, hence one module. Imports only messages.
 """
 
@@ -18,12 +22,12 @@ def rotation(chain: bytes, home_ranks: int) -> int:
 
 
 def owner(block: int, home_base: int, turn: int, home_ranks: int) -> int:
-    """The rank that stores block ``block`` of a chain kept in the home at ``home_base``."""
+    """The rank that stores block ``block`` of a chain kept in the span at ``home_base``."""
     return home_base + (block + turn) % home_ranks
 
 
 def owned_blocks(rank: int, blocks: int, home_base: int, turn: int, home_ranks: int) -> range:
-    """Indices of the chain's first ``blocks`` blocks that ``rank`` owns; empty outside the home."""
+    """Indices of the chain's first ``blocks`` blocks that ``rank`` owns; empty outside the span."""
     if not home_base <= rank < home_base + home_ranks:
         return range(0)
     return range((rank - home_base - turn) % home_ranks, blocks, home_ranks)

@@ -13,7 +13,6 @@ LAYERS = 6
 
 def new_lead(
     degree: int = 1,
-    home_ranks: int = 1,
     step_s: float = 1.0,
     prefill_s: float = 2.0,
     token_s: float = 0.0,
@@ -24,7 +23,6 @@ def new_lead(
         epoch=5,
         degree=degree,
         base=0,
-        home_ranks=home_ranks,
         block_tokens=BLOCK,
         layers=LAYERS,
         prefill_time=PrefillTime(Coefficients(prefill_s, token_s, 0, 0, 0)),
@@ -33,8 +31,8 @@ def new_lead(
     )
 
 
-def prefill(request: str, tokens: int, chain: bytes = b"") -> Prefill:
-    dispatch = Dispatch(1, 5, request, 0, "CP1[0]", 1, 0, 0, 2.0, DECODE, 4)
+def prefill(request: str, tokens: int, chain: bytes = b"", home_ranks: int = 1) -> Prefill:
+    dispatch = Dispatch(1, 5, request, 0, "CP1[0]", 1, 0, 0, home_ranks, 2.0, DECODE, 4)
     return Prefill(dispatch, array("I", range(tokens)).tobytes(), chain, Sampling(), 0, True)
 
 

@@ -40,7 +40,7 @@ def new(max_new_tokens: int = 3) -> Answering:
 
 
 def dispatch(attempt: int = 0, decode_rank: int = DECODE) -> Dispatch:
-    return Dispatch(1, 1, "a", attempt, "CP1[0]", 1, 0, 0, 0.5, decode_rank, 4)
+    return Dispatch(1, 1, "a", attempt, "CP1[0]", 1, 0, 0, 1, 0.5, decode_rank, 4)
 
 
 def prefilled(answering: Answering, token: int = 7, attempt: int = 0):

@@ -66,9 +66,9 @@ def test_a_fully_cached_prompt_still_computes_its_last_block():
 
 
 def test_the_cached_prefix_is_what_every_rank_of_the_home_holds():
-    lead = new_lead(degree=2, home_ranks=2)
+    lead = new_lead(degree=2)
     chain = (1).to_bytes(8, "little") + bytes(40)  # rotation 1: rank 1 owns blocks 0 and 2
-    lead.admit(0.0, prefill("a", 13, chain=chain))
+    lead.admit(0.0, prefill("a", 13, chain=chain, home_ranks=2))
     assert not lead.step(0.0, Reserved(0, 5, "a", 3, u32(20, 21)))
     (begin, _) = messages(lead.step(0.0, Reserved(1, 5, "a", 2, u32(30, 31))), Begin)
 
@@ -150,8 +150,8 @@ def test_an_abort_does_not_hold_up_the_request_behind():
 
 
 def test_missing_room_gives_the_request_back_and_unpins_the_rest_of_the_home():
-    lead = new_lead(degree=2, home_ranks=2)
-    lead.admit(0.0, prefill("a", 13))
+    lead = new_lead(degree=2)
+    lead.admit(0.0, prefill("a", 13, home_ranks=2))
     lead.step(0.0, Reserved(0, 5, "a", 0, u32(1, 2)))
 
     assert lead.step(0.0, ReserveFailed(1, 5, "a", 2, 0)) == [

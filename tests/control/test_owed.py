@@ -22,8 +22,8 @@ from vertumnusd.messages import (
 
 PREFILL, DECODE = 0, 4
 ADOPT = Adopt(1, 5, 1, 0)
-RESERVE = Reserve(1, 5, "a", b"", 1, 0, 0, True)
-PULL = Pull("a", 0, 1, b"", 0, 0)
+RESERVE = Reserve(1, 5, "a", b"", 1, 0, 0, 1, True)
+PULL = Pull("a", 0, 1, b"", 0, 1, 0)
 GENERATE = Generate("a", 7, 10, 0, 3)
 CLOSE = Close("a")
 PULLED = Pulled(DECODE, "a", 1, 0, 0.1)

@@ -60,9 +60,7 @@ class FakePrefillRank:
 
     def __init__(self, world: World, rank: int) -> None:
         settings = world.settings
-        start = SimpleNamespace(
-            rank=rank, home_ranks=settings.home_ranks, kv_blocks=settings.kv_blocks
-        )
+        start = SimpleNamespace(rank=rank, kv_blocks=settings.kv_blocks)
         self.world, self.rank = world, rank
         self.out: deque = deque()
         self.cache = Cache(start, SimpleNamespace(send=self.out.append))  # type: ignore[arg-type]
@@ -145,10 +143,9 @@ class FakeDecodeRank:
                     self.out.append(Closed(self.rank, message.request, 0))
 
     def check(self, pull: Pull) -> None:
-        home_ranks = self.world.settings.home_ranks
         hashes = self.world.chains[pull.request]
         for index, block_id in enumerate(array("I", pull.block_ids)):
-            rank = owner(index, pull.home_base, pull.rotation, home_ranks)
+            rank = owner(index, pull.home_base, pull.rotation, pull.home_ranks)
             found = self.world.pools[rank].get(block_id)
             if found != mark(hashes, pull.request, index):
                 self.spoiled[pull.request] = f"block {index} is {found!r}"
@@ -192,7 +189,7 @@ class World:
         prefill_time = PrefillTime(Coefficients(0.01, 0, 0, 0.01, 0))
         self.hub = Hub(
             Controller(self.settings, prefill_time),
-            LeadSettings(home_ranks, BLOCK, LAYERS, prefill_time, 0.1, 5.0),
+            LeadSettings(BLOCK, LAYERS, prefill_time, 0.1, 5.0),
             Effects(
                 now=lambda: self.now,
                 send=lambda rank, message: self.inbox[rank].append(message),

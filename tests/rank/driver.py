@@ -124,7 +124,15 @@ class Host:
         """Pull every step's layers and wait until all are here."""
         for first, last in run.layers:
             self.decode[0].send(
-                Pull(run.request, first, last, run.block_ids, run.home_base, run.rotation)
+                Pull(
+                    run.request,
+                    first,
+                    last,
+                    run.block_ids,
+                    run.home_base,
+                    run.home_ranks,
+                    run.rotation,
+                )
             )
         for _, last in run.layers:
             pulled = self.decode[0].receive(Pulled)
@@ -167,6 +175,7 @@ class Run:
     tokens: list[int]
     blocks: int
     home_base: int
+    home_ranks: int
     rotation: int
     cached_tokens: int
     block_ids: bytes
@@ -189,23 +198,29 @@ class Worker:
     def peers(self) -> list[Peer]:
         return [self.host.prefill[rank] for rank in self.ranks]
 
-    def home(self, home_base: int) -> list[Peer]:
-        return self.host.prefill[home_base : home_base + self.host.shape.home_ranks]
+    def span(self, home_base: int, home_ranks: int) -> list[Peer]:
+        return self.host.prefill[home_base : home_base + home_ranks]
 
     def send(self, message: Message) -> None:
         for peer in self.peers:
             peer.send(message)
 
     def reserve(
-        self, tokens: Sequence[int], *, keep: bool = True, home_base: int | None = None
+        self,
+        tokens: Sequence[int],
+        *,
+        keep: bool = True,
+        home_base: int | None = None,
+        home_ranks: int = 0,
     ) -> Run:
-        """Reserve in one home; the cached prefix is what all of its ranks hold."""
+        """Reserve in one home, or a wider span; the cached prefix is what all its ranks hold."""
         home_base = self.ranks.start if home_base is None else home_base
+        home_ranks = home_ranks or self.host.shape.home_ranks
         request = self.host.name()
-        message = self.reservation(request, tokens, keep, home_base)
-        turn = rotation(message.chain, self.host.shape.home_ranks)
+        message = self.reservation(request, tokens, keep, home_base, home_ranks)
+        turn = rotation(message.chain, home_ranks)
         replies = []
-        for peer in self.home(home_base):
+        for peer in self.span(home_base, home_ranks):
             peer.send(message)
             replies.append(peer.receive(Reserved))
         cached_blocks = min(message.max_cached, *(reply.first_missing for reply in replies))
@@ -215,18 +230,22 @@ class Worker:
             tokens=list(tokens),
             blocks=message.blocks,
             home_base=home_base,
+            home_ranks=home_ranks,
             rotation=turn,
             cached_tokens=cached_blocks * self.host.shape.block_tokens,
             block_ids=interleave(ids, message.blocks, home_base, turn),
         )
 
     def reservation(
-        self, request: str, tokens: Sequence[int], keep: bool, home_base: int
+        self, request: str, tokens: Sequence[int], keep: bool, home_base: int, home_ranks: int = 0
     ) -> Reserve:
+        home_ranks = home_ranks or self.host.shape.home_ranks
         size = self.host.shape.block_tokens
         blocks, limit = -(-len(tokens) // size), (len(tokens) - 1) // size
         chain = chain_of(tokens, size)
-        return Reserve(self.term, self.epoch, request, chain, blocks, limit, home_base, keep)
+        return Reserve(
+            self.term, self.epoch, request, chain, blocks, limit, home_base, home_ranks, keep
+        )
 
     def begin(self, run: Run, sampling: Sampling = GREEDY) -> None:
         self.send(self.beginning(run, sampling))
@@ -240,6 +259,7 @@ class Worker:
             cached_tokens=run.cached_tokens,
             block_ids=run.block_ids,
             home_base=run.home_base,
+            home_ranks=run.home_ranks,
             rotation=run.rotation,
             sampling=sampling,
             position=run.position,
@@ -268,10 +288,11 @@ class Worker:
         sampling: Sampling = GREEDY,
         keep: bool = True,
         home_base: int | None = None,
+        home_ranks: int = 0,
         layers_per_step: int = 2,
     ) -> Run:
         """A whole prefill; its blocks stay reserved."""
-        run = self.reserve(tokens, keep=keep, home_base=home_base)
+        run = self.reserve(tokens, keep=keep, home_base=home_base, home_ranks=home_ranks)
         self.begin(run, sampling)
         for first in range(0, self.host.model.layers, layers_per_step):
             self.step(run, first, min(first + layers_per_step, self.host.model.layers))
@@ -280,7 +301,7 @@ class Worker:
     def release(self, run: Run) -> list[BlocksChanged]:
         """Release the home's blocks; what its ranks then hold."""
         states = []
-        for peer in self.home(run.home_base):
+        for peer in self.span(run.home_base, run.home_ranks):
             peer.forget()
             peer.send(Release(run.request))
             states.append(peer.receive(BlocksChanged))
@@ -333,7 +354,6 @@ def _starts(stack: ExitStack, shape: Shape, loaded: Loaded, weights_fd: int) -> 
             store_host="127.0.0.1",
             store_port=loaded.store_port,
             cp_degrees=shape.cp_degrees,
-            home_ranks=shape.home_ranks,
             block_tokens=block_tokens,
             kv_blocks=shape.kv_blocks,
             kv_fds=kv_fds,

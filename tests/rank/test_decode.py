@@ -157,7 +157,9 @@ def test_a_generate_waits_for_the_copies_before_it(worker: Worker, oracle: Oracl
 
 
 def pull_of(run: Run, first: int, last: int) -> Pull:
-    return Pull(run.request, first, last, run.block_ids, run.home_base, run.rotation)
+    return Pull(
+        run.request, first, last, run.block_ids, run.home_base, run.home_ranks, run.rotation
+    )
 
 
 def test_pulled_says_how_many_bytes_came(worker: Worker) -> None:
@@ -203,7 +205,7 @@ def test_without_room_the_open_fails_and_still_closes(worker: Worker) -> None:
     decode = worker.host.decode[0]
     decode.send(Open("big", DECODE_BLOCKS + 1, GREEDY, ()))
     assert "65 blocks needed, 64 available" in failure(decode).reason
-    decode.send(Pull("big", 0, 4, b"", 0, 0))
+    decode.send(Pull("big", 0, 4, b"", 0, 1, 0))
     assert decode.receive(Pulled).kv_bytes == 0
     decode.send(Generate("big", 1, 1, 0, 1))  # ignored
     assert worker.host.close("big") == DECODE_BLOCKS
@@ -231,7 +233,7 @@ def test_a_pull_that_cannot_run_fails_and_is_answered(
 ) -> None:
     decode = worker.host.decode[0]
     decode.send(Open("p", 2, GREEDY, ()))
-    decode.send(Pull("p", first, last, array("I", block_ids).tobytes(), 0, 0))
+    decode.send(Pull("p", first, last, array("I", block_ids).tobytes(), 0, 1, 0))
     assert decode.receive(Pulled).kv_bytes == 0
     assert failure(decode).request == "p"
     decode.send(Generate("p", 1, 5, 0, 40))  # ignored, though it would not fit
@@ -243,7 +245,7 @@ def test_unknown_requests_are_ignored_but_their_pulls_answered(worker: Worker) -
     decode = worker.host.decode[0]
     decode.send(Close("nobody"))
     decode.send(Generate("nobody", 1, 1, 0, 1))
-    decode.send(Pull("nobody", 0, 4, array("I", [1]).tobytes(), 0, 0))
+    decode.send(Pull("nobody", 0, 4, array("I", [1]).tobytes(), 0, 1, 0))
     pulled = decode.receive(Pulled)
     assert (pulled.request, pulled.kv_bytes) == ("nobody", 0)
     assert not decode.unread(DecodeFailed) + decode.unread(Closed)

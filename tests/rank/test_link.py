@@ -87,7 +87,9 @@ def test_nonsense_ends_a_decode_rank_with_its_name(
 def test_a_prefix_that_is_not_held_ends_the_rank(expendable: Host) -> None:
     worker = expendable.worker(1)
     run = worker.reserve([1] * 9)
-    worker.send(Begin(1, worker.epoch, run.request, b"\1\0\0\0", 8, run.block_ids, 0, 0, GREEDY, 0))
+    worker.send(
+        Begin(1, worker.epoch, run.request, b"\1\0\0\0", 8, run.block_ids, 0, 1, 0, GREEDY, 0)
+    )
     assert "block 0 of 2 cached is not held" in fault(worker.peers[0])
 
 

@@ -130,6 +130,23 @@ def test_what_one_degree_cached_serves_another(single_homes: Host, oracle: Oracl
     finish(run, alone)
 
 
+def test_a_chain_over_all_homes_of_a_worker_is_found_there(
+    single_homes: Host, oracle: Oracle
+) -> None:
+    """It is more than one pool could hold, and a hit; one of its ranks alone has no part of it."""
+    pair, tokens = single_homes.worker(2), prompt(4 * (KV_BLOCKS + 8))
+    finish(pair.prefill(tokens, home_ranks=2), pair)
+    run = pair.prefill(tokens, home_ranks=2)
+    assert run.cached_tokens == len(tokens) - 4
+    assert answer(pair, run, 3) == oracle(tokens, 4)
+    finish(run, pair)
+    alone = single_homes.worker(1)
+    run = alone.prefill(tokens[:33])
+    assert run.cached_tokens <= 4
+    assert run.first_token == oracle(run.tokens, 1)[0]
+    finish(run, alone)
+
+
 def test_eviction_under_pressure_keeps_answers_right(
     place: tuple[Worker, int], oracle: Oracle
 ) -> None:
@@ -261,7 +278,7 @@ def test_a_failing_request_leaves_the_others_alone(pair: Worker, oracle: Oracle)
     run = pair.reserve(tokens)
     pair.begin(run)
     pair.step(run, 0, 2)
-    too_long = Run("long", prompt(600), 150, 0, 0, 0, array("I", range(150)).tobytes())
+    too_long = Run("long", prompt(600), 150, 0, 1, 0, 0, array("I", range(150)).tobytes())
     pair.begin(too_long)
     for first in (0, 2):  # the second failure still tells the first reason
         pair.send_step("long", first, first + 2)
@@ -280,7 +297,7 @@ def test_commands_of_another_epoch_are_refused(single_homes: Host, oracle: Oracl
     for stale in (
         Adopt(old.term, old.epoch, 2, 0),
         old.reservation("stale", prompt(9), True, 0),
-        Begin(old.term, old.epoch, "stale", b"", 0, b"", 0, 0, GREEDY, 0),
+        Begin(old.term, old.epoch, "stale", b"", 0, b"", 0, 1, 0, GREEDY, 0),
         Step(old.term, old.epoch, 1, "stale", 0, 4),
         Discard(old.term, old.epoch, run.request),
         Step(new.term + 1, new.epoch, 1, "stale", 0, 4),  # newer, but never adopted

@@ -53,8 +53,10 @@ def pools() -> Iterator[list[KVPool]]:
         os.close(fd)
 
 
-def pull(block_ids: list[int], rotation: int = 0, first: int = 0, last: int = 3) -> Pull:
-    return Pull("r", first, last, array("I", block_ids).tobytes(), 0, rotation)
+def pull(
+    block_ids: list[int], home_ranks: int = 1, rotation: int = 0, first: int = 0, last: int = 3
+) -> Pull:
+    return Pull("r", first, last, array("I", block_ids).tobytes(), 0, home_ranks, rotation)
 
 
 @pytest.mark.parametrize("home_ranks", [1, 2])
@@ -67,7 +69,7 @@ def test_blocks_land_where_they_belong(
     chain = dice.sample(range(16), 9) if seed else list(range(9))
     target = dice.sample(range(16), 10) if seed % 2 else list(range(3, 13))
     turn = rotation % home_ranks
-    copied = copy(pull(chain, turn, first=1), target, home_ranks, pools[:2], pools[2])
+    copied = copy(pull(chain, home_ranks, turn, first=1), target, pools[:2], pools[2])
     own = pools[2].kv_2NTHD
     for block, source in enumerate(chain):
         taken = pools[owner(block, 0, turn, home_ranks)].kv_2NTHD
@@ -79,13 +81,13 @@ def test_blocks_land_where_they_belong(
 
 
 def test_runs_on_both_sides_make_one_copy() -> None:
-    assert runs(pull([4, 5, 6]), [1, 2, 3], 1) == [Run(0, range(4, 7), range(1, 4))]
+    assert runs(pull([4, 5, 6]), [1, 2, 3]) == [Run(0, range(4, 7), range(1, 4))]
 
 
 def test_a_home_of_two_makes_one_strided_copy_each() -> None:
     ids = {rank: iter(range(8)) for rank in (0, 1)}
     chain = [next(ids[owner(block, 0, 1, 2)]) for block in range(7)]
-    assert runs(pull(chain, rotation=1), list(range(2, 9)), 2) == [
+    assert runs(pull(chain, 2, rotation=1), list(range(2, 9))) == [
         Run(0, range(3), range(3, 8, 2)),
         Run(1, range(4), range(2, 9, 2)),
     ]
@@ -93,22 +95,22 @@ def test_a_home_of_two_makes_one_strided_copy_each() -> None:
 
 
 def test_a_break_on_either_side_begins_another_copy() -> None:
-    assert runs(pull([4, 5, 7]), [1, 2, 3], 1) == [
+    assert runs(pull([4, 5, 7]), [1, 2, 3]) == [
         Run(0, range(4, 6), range(1, 3)),
         Run(0, range(7, 8), range(3, 4)),
     ]
-    assert runs(pull([4, 5, 6]), [9, 2, 3], 1) == [
+    assert runs(pull([4, 5, 6]), [9, 2, 3]) == [
         Run(0, range(4, 5), range(9, 10)),
         Run(0, range(5, 7), range(2, 4)),
     ]
-    assert runs(pull([4, 5, 6]), [1, 2, 4], 1) == [
+    assert runs(pull([4, 5, 6]), [1, 2, 4]) == [
         Run(0, range(4, 6), range(1, 3)),
         Run(0, range(6, 7), range(4, 5)),
     ]
 
 
 def test_blocks_of_two_ranks_are_two_copies_even_if_their_ids_continue() -> None:
-    assert runs(pull([0, 2, 1, 3]), [0, 2, 1, 3], 2) == [
+    assert runs(pull([0, 2, 1, 3], 2), [0, 2, 1, 3]) == [
         Run(0, range(2), range(2)),
         Run(1, range(2, 4), range(2, 4)),
     ]

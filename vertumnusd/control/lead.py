@@ -71,7 +71,6 @@ class Lead:
         epoch: int,
         degree: int,
         base: int,
-        home_ranks: int,
         block_tokens: int,
         layers: int,
         prefill_time: PrefillTime,
@@ -81,9 +80,7 @@ class Lead:
         self.term = term
         self.epoch = epoch
         self.ranks = range(base, base + degree)
-        self._geometry = Geometry(
-            term, epoch, self.ranks, home_ranks, block_tokens, layers, prefill_time
-        )
+        self._geometry = Geometry(term, epoch, self.ranks, block_tokens, layers, prefill_time)
         self._limits = StepLimits(step_s)
         self._runs: dict[str, Run] = {}  # in the order of admission
         self._outstanding = Outstanding(self._geometry, progress_timeout_s)

@@ -98,7 +98,6 @@ class Geometry:
     term: int
     epoch: int
     ranks: range
-    home_ranks: int
     block_tokens: int
     layers: int
     prefill_time: PrefillTime
@@ -142,8 +141,9 @@ class Run:
 
     @property
     def home(self) -> range:
+        """The ranks of its span."""
         base = self.prefill.dispatch.home_base
-        return range(base, base + self.geometry.home_ranks)
+        return range(base, base + self.prefill.dispatch.home_ranks)
 
     @property
     def blocks(self) -> int:
@@ -214,6 +214,7 @@ class Run:
             self.blocks,
             self.max_cached,
             self.home.start,
+            len(self.home),
             self.prefill.keep,
         )
         return [SendRank(rank, message) for rank in self.home]
@@ -253,6 +254,7 @@ class Run:
             self.cached_tokens,
             self.block_ids,
             self.home.start,
+            len(self.home),
             self._turn,
             prefill.sampling,
             prefill.position,
@@ -275,6 +277,7 @@ class Run:
             step.last_layer,
             self.block_ids,
             self.home.start,
+            len(self.home),
             self._turn,
         )
         return [SendRank(rank, message)]
@@ -294,4 +297,4 @@ class Run:
 
     @property
     def _turn(self) -> int:
-        return rotation(self.prefill.chain, self.geometry.home_ranks)
+        return rotation(self.prefill.chain, len(self.home))

@@ -379,6 +379,7 @@ class Scheduler:
             degree=worker.degree,
             base=worker.base,
             home_base=home,
+            home_ranks=self._settings.home_ranks,
             predicted_s=service_s,
             decode_rank=decode_rank,
             decode_blocks=request.decode_blocks,

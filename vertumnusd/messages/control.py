@@ -158,7 +158,10 @@ class Withdrawn(Message, frozen=True):
 
 
 class Dispatch(Message, frozen=True):
-    """Run this request now (or next) on ``worker``; its lead takes over."""
+    """Run this request now (or next) on ``worker``; its lead takes over.
+
+    Its chain lies on the ``home_ranks`` ranks from ``home_base`` on (see ``Reserve``).
+    """
 
     term: int
     epoch: int
@@ -168,6 +171,7 @@ class Dispatch(Message, frozen=True):
     degree: int
     base: int
     home_base: int
+    home_ranks: int
     predicted_s: float
     decode_rank: int
     decode_blocks: int

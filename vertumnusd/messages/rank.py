@@ -63,7 +63,6 @@ class RankStart(Message, frozen=True):
     store_host: str
     store_port: int
     cp_degrees: tuple[int, ...]
-    home_ranks: int
     block_tokens: int
     kv_blocks: int  # pool capacity of one prefill rank
     kv_fds: tuple[int, ...]
@@ -117,12 +116,13 @@ class Park(Message, frozen=True):
 
 
 class Reserve(Message, frozen=True):
-    """Pin the cached blocks of a chain and set room aside for the rest, in one home.
+    """Pin the cached blocks of a chain and set room aside for the rest, on the ranks of its span.
 
-    Sent to every rank of the home; each looks after the blocks it owns (``kv layout`` in
-    ``rank/layout.py``). ``chain`` holds the hashes of the complete blocks; ``blocks`` also counts
-    the partial tail. At most ``max_cached`` leading blocks may be used from cache: at least one
-    token is always computed.
+    The span is the aligned set of ``home_ranks`` ranks from ``home_base`` on: one home, or all
+    homes of a worker if one cannot hold the chain. Sent to every rank of it; each looks after the
+    blocks that it owns (``layout.py``). ``chain`` holds the hashes of the complete blocks;
+    ``blocks`` also counts the partial tail. At most ``max_cached`` leading blocks may be used from
+    cache: at least one token is always computed.
     """
 
     term: int
@@ -132,6 +132,7 @@ class Reserve(Message, frozen=True):
     blocks: int
     max_cached: int
     home_base: int
+    home_ranks: int
     keep: bool  # publish the chain's blocks when the prefill ends
 
 
@@ -139,7 +140,8 @@ class Begin(Message, frozen=True):
     """Job description of one prefill; its steps follow.
 
     ``tokens`` are the uncached ones; ``block_ids`` (u32) has one pool index for every block of the
-    chain, cached ones first, each in the pool of the rank that owns the block.
+    chain, cached ones first, each in the pool of the rank that owns the block. ``home_base`` and
+    ``home_ranks`` are the chain's span (see ``Reserve``).
     """
 
     term: int
@@ -149,6 +151,7 @@ class Begin(Message, frozen=True):
     cached_tokens: int
     block_ids: bytes
     home_base: int
+    home_ranks: int
     rotation: int
     sampling: Sampling
     position: int  # index of the first token to be drawn in the answer; seeds its draw
@@ -287,7 +290,7 @@ class Open(Message, frozen=True):
 
 
 class Pull(Message, frozen=True):
-    """Copy layers ``first_layer`` … ``last_layer - 1`` of the chain from the home's pools.
+    """Copy layers ``first_layer`` … ``last_layer - 1`` of the chain from its span's pools.
 
     Source blocks are pinned until the copy is acknowledged by ``Pulled``. Every Pull is, in order,
     whatever became of its request; ``kv_bytes`` is 0 if nothing was copied.
@@ -298,6 +301,7 @@ class Pull(Message, frozen=True):
     last_layer: int
     block_ids: bytes
     home_base: int
+    home_ranks: int
     rotation: int
 
 

@@ -162,7 +162,6 @@ class Daemon:
         self._hub = Hub(
             Controller(_settings(config), prefill_time),
             LeadSettings(
-                home_ranks=config.home_ranks,
                 block_tokens=block_tokens,
                 layers=model.layers,
                 prefill_time=prefill_time,

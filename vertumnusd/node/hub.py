@@ -75,7 +75,6 @@ Event = ParamSpec("Event")
 class LeadSettings:
     """What a new lead needs besides its worker."""
 
-    home_ranks: int
     block_tokens: int
     layers: int
     prefill_time: PrefillTime
@@ -273,7 +272,6 @@ class Hub:
             epoch=exposed.epoch,
             degree=exposed.degree,
             base=exposed.base,
-            home_ranks=settings.home_ranks,
             block_tokens=settings.block_tokens,
             layers=settings.layers,
             prefill_time=settings.prefill_time,

@@ -31,7 +31,6 @@ def rank_start(
         store_host=config.node.rank_host,
         store_port=loaded.store_port,
         cp_degrees=config.cluster.cp_degrees,
-        home_ranks=config.home_ranks,
         block_tokens=config.cache.block_tokens,
         kv_blocks=config.kv_blocks,
         kv_fds=tuple(files.kv),

@@ -72,9 +72,10 @@ class Cache:
                 self._report(evicted=evicted)
 
     def _grant(self, reserve: Reserve) -> Grant:
-        home_ranks = self._start.home_ranks
-        turn = rotation(reserve.chain, home_ranks)
-        owned = owned_blocks(self._start.rank, reserve.blocks, reserve.home_base, turn, home_ranks)
+        turn = rotation(reserve.chain, reserve.home_ranks)
+        owned = owned_blocks(
+            self._start.rank, reserve.blocks, reserve.home_base, turn, reserve.home_ranks
+        )
         return self._table.reserve(
             reserve.request, reserve.chain, reserve.blocks, owned, reserve.keep
         )

@@ -140,7 +140,7 @@ class DecodeRank:
         kv_bytes, failure = 0, None
         if slot is not None and not slot.closed:
             try:
-                kv_bytes = copy(pull, slot.block_ids, self._start.home_ranks, pools, own)
+                kv_bytes = copy(pull, slot.block_ids, pools, own)
             except ValueError as error:
                 failure = error
         elapsed_s = time.perf_counter() - started

@@ -1,7 +1,7 @@
 """Context-parallel prefill: runs layer ranges of requests over the ranks of a worker.
 
 A rank computes its zigzag chunks of the uncached suffix. Each chunk attends to the cached prefix,
-read in place from the pools of the home's ranks, to the suffix before it, and causally to itself;
+read in place from the pools of its span, to the suffix before it, and causally to itself;
 the parts are merged by their log-sum-exp. K and V of the suffix pass through the exchange, from
 where the owner of each block copies it into its pool. Between two steps of a request only its
 hidden states wait here, so other requests may run in between.
@@ -101,9 +101,7 @@ class Prefill:
             ids_T=tokens[rows_T],
             positions_T=rows_T + begin.cached_tokens,
             prefix=self._prefix(begin, block_ids, first_block),
-            stores=block_runs(
-                writable, block_ids, first_block, full_blocks, self._start.home_ranks
-            ),
+            stores=block_runs(writable, block_ids, first_block, full_blocks, begin.home_ranks),
             tail_id=block_ids[last] if tail and last in writable else None,
         )
 
@@ -145,7 +143,7 @@ class Prefill:
         self, begin: Begin, block_ids: Sequence[int], cached_blocks: int
     ) -> list[tuple[KVPool, list[int]]]:
         """The cached blocks of the chain, by the pool of the rank that owns them."""
-        home = range(begin.home_base, begin.home_base + self._start.home_ranks)
+        home = range(begin.home_base, begin.home_base + begin.home_ranks)
         owned = (
             (rank, owned_blocks(rank, cached_blocks, home.start, begin.rotation, len(home)))
             for rank in home

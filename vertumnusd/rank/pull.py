@@ -1,7 +1,7 @@
-"""Copies KV of a chain from the pools of its home into a decode rank's own blocks.
+"""Copies KV of a chain from the pools of its span into a decode rank's own blocks.
 
-Blocks lie in runs on both sides: in each pool of the home the ids of a chain mostly rise by one,
-and the blocks that one rank of the home owns are every ``home_ranks``-th of the chain, so they go
+Blocks lie in runs on both sides: in each pool of the span the ids of a chain mostly rise by one,
+and the blocks that one of its ranks owns are every ``home_ranks``-th of the chain, so they go
 to ids which rise by that much. Each run is one strided copy per layer and needs no index tensor.
 
 Shapes: 2 for K and V, N blocks, T tokens, H KV heads, D head dim.
@@ -27,9 +27,7 @@ class Run:
     target: range
 
 
-def copy(
-    pull: Pull, target_ids: Sequence[int], home_ranks: int, pools: Sequence[KVPool], own: KVPool
-) -> int:
+def copy(pull: Pull, target_ids: Sequence[int], pools: Sequence[KVPool], own: KVPool) -> int:
     """Copy the layers of the Pull into the blocks ``target_ids``; the bytes copied.
 
     Raises ValueError for blocks or layers that are not there.
@@ -38,7 +36,7 @@ def copy(
     if not 0 <= first <= last <= len(own.kv_2NTHD):
         raise ValueError(f"layers {first} to {last} of {len(own.kv_2NTHD)}")
     copied = 0
-    for run in runs(pull, target_ids, home_ranks):
+    for run in runs(pull, target_ids):
         pool = pools[run.rank]
         if run.source.stop > pool.blocks:
             raise ValueError(f"block {run.source.stop - 1} of a pool of {pool.blocks}")
@@ -49,14 +47,14 @@ def copy(
     return copied
 
 
-def runs(pull: Pull, target_ids: Sequence[int], home_ranks: int) -> list[Run]:
+def runs(pull: Pull, target_ids: Sequence[int]) -> list[Run]:
     """All copies of a Pull, as few as the ids allow. ValueError if the target is too small."""
     source_ids = array("I", pull.block_ids)
     if len(source_ids) > len(target_ids):
         raise ValueError(f"{len(source_ids)} blocks to copy into {len(target_ids)}")
     found: list[Run] = []
-    for rank in range(pull.home_base, pull.home_base + home_ranks):
-        owned = owned_blocks(rank, len(source_ids), pull.home_base, pull.rotation, home_ranks)
+    for rank in range(pull.home_base, pull.home_base + pull.home_ranks):
+        owned = owned_blocks(rank, len(source_ids), pull.home_base, pull.rotation, pull.home_ranks)
         for block in owned:
             source, target = source_ids[block], target_ids[block]
             grown = _grown(found[-1], rank, source, target) if found else None
