@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from vertumnusd.control.prefill_time import (
     Coefficients,
+    Form,
     Measurement,
     PrefillTime,
     fit,
@@ -41,6 +42,29 @@ def test_exact_measurements_give_the_coefficients_back():
     for name in TRUE.__struct_fields__:
         assert getattr(fitted, name) == pytest.approx(getattr(TRUE, name), rel=1e-6)
     assert error.max < 1e-9
+
+
+CAUSAL = Coefficients(d_s=0.02, a_s=3e-6, b_s=1e-7, c_s=1e-5, alpha_s=1.3e-9, gamma_s=4e-10)
+
+
+def test_the_causal_form_gives_all_six_back():
+    fitted, error = fit(measured(CAUSAL), Form.CAUSAL)
+    for name in CAUSAL.__struct_fields__:
+        assert getattr(fitted, name) == pytest.approx(getattr(CAUSAL, name), rel=1e-6)
+    assert error.max < 1e-9
+
+
+def test_the_published_form_has_no_price_of_its_own_for_pairs_of_the_suffix():
+    fitted, error = fit(measured(CAUSAL))
+    assert fitted.gamma_s == 0.0
+    assert error.max > 0.01
+
+
+def test_pairs_of_the_suffix_cost_more_in_the_causal_form_alone():
+    dearer_s = PrefillTime(CAUSAL).predict_s(2, 1000, 5000) - PrefillTime(TRUE).predict_s(
+        2, 1000, 5000
+    )
+    assert dearer_s == pytest.approx(4e-10 * 1000 * 1001 / 2 / 2)
 
 
 def test_a_coefficient_that_would_be_negative_is_zero():

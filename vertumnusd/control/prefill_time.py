@@ -2,13 +2,18 @@
 
 ``Ê_C(R, P) = d + a·R + b·P + (c·R + α·W(R, P)) / C`` with R uncached tokens behind P cached ones,
 C ranks, and ``W(R, P) = R·P + R(R+1)/2`` query-key pairs. Part of the cost of a token is
-repeated on every rank (a, b), part is shared among them (c, α).
+repeated on every rank (a, b), part is shared among them (c, α). This is the *published* form.
+
+The *causal* form adds ``γ·R(R+1)/2 / C``: a pair within the suffix costs more than one with the
+cached prefix, as a triangle is cut into chunks with a diagonal each where a rectangle is one call.
+Without γ the fit has one price for both, and long prefixes with a short suffix come out too dear.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from enum import Enum
 from typing import Annotated
 
 import msgspec
@@ -20,14 +25,22 @@ Positive = Annotated[float, msgspec.Meta(gt=0)]
 Floats = npt.NDArray[np.float64]
 
 
+class Form(Enum):
+    """Which coefficients a fit may use; see the module's docstring."""
+
+    PUBLISHED = "published"
+    CAUSAL = "causal"
+
+
 class Coefficients(msgspec.Struct, frozen=True):
-    """The five coefficients of Ê, none of them negative."""
+    """The coefficients of Ê, none of them negative."""
 
     d_s: NonNegative  # seconds per prefill
     a_s: NonNegative  # seconds per uncached token, on every rank
     b_s: NonNegative  # seconds per cached token, on every rank
     c_s: NonNegative  # seconds per uncached token, shared by the ranks
     alpha_s: NonNegative  # seconds per query-key pair, shared by the ranks
+    gamma_s: NonNegative = 0.0  # and this much more if both are uncached; 0 in the published form
 
 
 class PrefillTime(msgspec.Struct, frozen=True):
@@ -40,6 +53,7 @@ class PrefillTime(msgspec.Struct, frozen=True):
         """Ê_C(R, P) in seconds."""
         k = self.by_degree.get(degree, self.shared)
         shared_s = k.c_s * uncached_tokens + k.alpha_s * work(uncached_tokens, cached_tokens)
+        shared_s += k.gamma_s * work(uncached_tokens, 0)
         return k.d_s + k.a_s * uncached_tokens + k.b_s * cached_tokens + shared_s / degree
 
 
@@ -65,7 +79,9 @@ def work(uncached_tokens: int, cached_tokens: int) -> float:
     return uncached_tokens * cached_tokens + uncached_tokens * (uncached_tokens + 1) / 2
 
 
-def fit(measurements: Sequence[Measurement]) -> tuple[Coefficients, RelativeError]:
+def fit(
+    measurements: Sequence[Measurement], form: Form = Form.PUBLISHED
+) -> tuple[Coefficients, RelativeError]:
     """Fit Ê by non-negative least squares, each measurement weighted by 1/t.
 
     Without the weights the longest prefills alone would decide, and short ones be far off. From
@@ -76,28 +92,31 @@ def fit(measurements: Sequence[Measurement]) -> tuple[Coefficients, RelativeErro
     elapsed = np.array([m.elapsed_s for m in measurements])
     if (elapsed <= 0).any():
         raise ValueError("measured prefill times must be above 0")
-    rows = np.array([_row(m) for m in measurements]) / elapsed[:, None]
+    rows = np.array([_row(m, form) for m in measurements]) / elapsed[:, None]
     solution = non_negative_least_squares(rows, np.ones(len(measurements)))
-    relative = np.abs(rows @ solution - 1)
-    error = RelativeError(
-        median=float(np.median(relative)),
-        p90=float(np.quantile(relative, 0.9)),
-        max=float(relative.max()),
+    return Coefficients(*solution.tolist()), relative_error(rows @ solution - 1)
+
+
+def relative_error(errors: Sequence[float] | Floats) -> RelativeError:
+    """Median, P90 and maximum of errors that are relative already, whatever their sign."""
+    sizes = np.abs(errors)
+    return RelativeError(
+        float(np.median(sizes)), float(np.quantile(sizes, 0.9)), float(sizes.max())
     )
-    return Coefficients(*(float(value) for value in solution)), error
 
 
-def _row(m: Measurement) -> tuple[float, ...]:
-    """What d, a, b, c and α are multiplied with in Ê."""
+def _row(m: Measurement, form: Form) -> tuple[float, ...]:
+    """What d, a, b, c and α, and γ in the causal form, are multiplied with in Ê."""
     shared_work = work(m.uncached_tokens, m.cached_tokens) / m.degree
-    return 1.0, m.uncached_tokens, m.cached_tokens, m.uncached_tokens / m.degree, shared_work
+    row = (1.0, m.uncached_tokens, m.cached_tokens, m.uncached_tokens / m.degree, shared_work)
+    return row if form is Form.PUBLISHED else (*row, work(m.uncached_tokens, 0) / m.degree)
 
 
 def non_negative_least_squares(rows: Floats, target: Floats) -> Floats:
     """The x ≥ 0 with the least ``|rows·x - target|``; for a handful of columns.
 
     At the optimum some set of columns is active and x is the plain least-squares solution
-    over them, so every set is tried: five columns have 32, exact and without convergence to
+    over them, so every set is tried: six columns have 64, exact and without convergence to
     worry about. Columns are scaled to length 1 (W is 10⁹ times the constant), and QR first shrinks
     the problem to a square one.
     """
