@@ -22,14 +22,10 @@ import torch
 from vertumnusd.checkpoint import model_info
 from vertumnusd.layout import exchange_bytes, kv_pool_bytes, owned_blocks, owner
 from vertumnusd.messages import Begin, ModelInfo, RankStart, Sampling
-from vertumnusd.rank.exchange import Exchange
-from vertumnusd.rank.groups import Groups
+from vertumnusd.rank.assemble import open_prefill
 from vertumnusd.rank.host_helper import open_store
 from vertumnusd.rank.kv_pool import KVPool
 from vertumnusd.rank.load import load, tensor_specs
-from vertumnusd.rank.models.llama import Llama
-from vertumnusd.rank.prefill import Prefill
-from vertumnusd.rank.weights import map_weights
 
 REPLY_S = 120.0
 
@@ -46,6 +42,7 @@ class Shape:
     exchange_tokens: int = 512
     dtype: str = "float32"
     collective_timeout_s: float = 20.0
+    exchange: str = "shared"
     cores: tuple[int, ...] = ()  # rank i runs on cores[i]
 
 
@@ -175,7 +172,7 @@ def engine_ranks(checkpoint: Path, shape: Shape) -> Iterator[EngineRanks]:
             _memory(exchange_bytes(model, shape.exchange_tokens)) for _ in range(shape.ranks)
         ),
         exchange_tokens=shape.exchange_tokens, own_kv_fd=-1, own_kv_blocks=0, core=-1,
-        collective_timeout_s=shape.collective_timeout_s,
+        collective_timeout_s=shape.collective_timeout_s, exchange=shape.exchange,
     )  # fmt: skip
     context = multiprocessing.get_context("spawn")
     pipes, processes = [], []
@@ -220,13 +217,14 @@ def _rank_main(pipe: Connection, start: RankStart, rank: int, core: int, parent:
     def inherit(fd: int) -> int:
         return os.open(f"/proc/{parent}/fd/{fd}", os.O_RDWR)
 
-    model = start.model
     fields = {name: getattr(start, name) for name in start.__struct_fields__}
-    start = RankStart(**fields | {"rank": rank})
-    pools = [KVPool(inherit(fd), start.kv_blocks, model, start.block_tokens) for fd in start.kv_fds]
-    exchange = Exchange([inherit(fd) for fd in start.exchange_fds], model, start.exchange_tokens)
-    weights = map_weights(inherit(start.weights_fd), start.tensors, model.dtype)
-    prefill = Prefill(start, Llama(model, weights), pools, exchange, Groups(start))
+    ours = {
+        "rank": rank,
+        "weights_fd": inherit(start.weights_fd),
+        "kv_fds": tuple(inherit(fd) for fd in start.kv_fds),
+        "exchange_fds": tuple(inherit(fd) for fd in start.exchange_fds),
+    }
+    prefill = open_prefill(RankStart(**fields | ours))
     pipe.send("ready")
     while True:
         try:

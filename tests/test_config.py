@@ -88,6 +88,7 @@ def test_flags_win_over_the_file(tmp_path):
         ("[placement]\nlambda = -1.0\n", ["placement.lambda"]),
         ("[rank]\nstep_s = 0.0\n", ["rank.step_s = 0.0", "more than 0"]),
         ("[rank]\nstep_s = nan\n", ["rank.step_s = nan"]),
+        ("[rank]\nexchange = 'mpi'\n", ["rank.exchange = 'mpi'", "shared", "collective"]),
     ],
 )
 def test_a_mistake_is_named_with_what_is_allowed(tmp_path, text, words):

@@ -81,6 +81,7 @@ class RankConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     step_s: float = 0.2  # predicted length of a step; cancels act between steps
     pin_cores: bool = True
+    exchange: str = ""  # "shared" or "collective"; empty: shared where ranks see the same memory
     start_timeout_s: float = 120.0
     progress_timeout_s: float = 5.0  # or five times the predicted time, if longer
     collective_timeout_s: float = 60.0
@@ -225,6 +226,12 @@ def _check_numbers(require: Any, config: Config) -> None:
             finite = not isinstance(value, float) or math.isfinite(value)
             key = f"{section.encode_name}.{field.encode_name}"
             require(finite, key, value, "a finite number is expected")
+    require(
+        rank.exchange in ("", "shared", "collective"),
+        "rank.exchange",
+        rank.exchange,
+        '"shared", "collective" or "" is allowed',
+    )
     require(rank.max_restarts >= 0, "rank.max_restarts", rank.max_restarts, "0 or more is allowed")
     require(placement.beta >= 1, "placement.beta", placement.beta, "1 or more is allowed")
     require(placement.lambda_ >= 0, "placement.lambda", placement.lambda_, "0 or more is allowed")

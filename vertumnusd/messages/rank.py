@@ -72,6 +72,7 @@ class RankStart(Message, frozen=True):
     own_kv_blocks: int
     core: int  # cpu to pin to, -1 for none
     collective_timeout_s: float
+    exchange: str = "shared"  # or "collective": for ranks that do not see the same memory
 
 
 class Ready(Message, frozen=True):

@@ -40,4 +40,5 @@ def rank_start(
         own_kv_blocks=config.decode_kv_blocks if decode else config.kv_blocks,
         core=cores[rank % len(cores)] if pinned else -1,
         collective_timeout_s=config.rank.collective_timeout_s,
+        exchange=config.rank.exchange or "shared",
     )

@@ -26,16 +26,12 @@ from vertumnusd.messages import (
     StepDone,
     StepFailed,
 )
+from vertumnusd.rank.assemble import open_prefill
 from vertumnusd.rank.blocks import Reservation
 from vertumnusd.rank.cache import Cache
-from vertumnusd.rank.exchange import Exchange
-from vertumnusd.rank.groups import Groups
-from vertumnusd.rank.kv_pool import KVPool
 from vertumnusd.rank.link import Link
-from vertumnusd.rank.models.llama import Llama
-from vertumnusd.rank.prefill import Prefill, PrefillError
+from vertumnusd.rank.prefill import PrefillError
 from vertumnusd.rank.sampling import draw
-from vertumnusd.rank.weights import map_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +56,7 @@ class Engine:
         # Only this thread is pinned; the control thread answers from any core.
         if start.core >= 0:
             os.sched_setaffinity(0, {start.core})
-        self._prefill = Prefill(
-            start,
-            Llama(start.model, map_weights(start.weights_fd, start.tensors, start.model.dtype)),
-            [
-                KVPool(fd, start.kv_blocks, start.model, start.block_tokens, rank == start.rank)
-                for rank, fd in enumerate(start.kv_fds)
-            ],
-            Exchange(start.exchange_fds, start.model, start.exchange_tokens),
-            Groups(start),
-        )
+        self._prefill = open_prefill(start)
         link.send(Ready(start.rank, start.incarnation, os.getpid(), implementation().name))
 
     def adopt(self, adopt: Adopt) -> None:

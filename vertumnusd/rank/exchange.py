@@ -1,77 +1,64 @@
-"""How the ranks of a worker show each other the K and V of a layer: through shared memory.
+"""How the ranks of a worker come by each other's K and V.
 
-The exchange area of a worker's cp_rank 0 is the buffer of the whole worker. Every rank writes K
-and V of its own chunks at their positions in the suffix, all meet at one barrier, and then every
-rank reads the suffix as one contiguous view.
+Layer by layer a rank **puts** K and V of its own suffix tokens where the others can have them, and
+**meets** them to get those of the whole suffix. It **fetches** those of the cached prefix, which
+lie in the pools of the home's ranks: one layer ahead, so that they travel while it computes.
 
-One barrier a layer is enough because the area is double buffered and the halves take turns. A
-rank that writes turn n + 2 into the half of turn n has passed the barrier of turn n + 1, so every
-peer has entered that barrier, hence has finished reading turn n. Turns count exchanges since the
-geometry was adopted, not layers: when a paused request resumes, two exchanges in a row may be of
-layers with the same parity. All ranks of a worker run the same steps, so their counts agree; and
-a geometry changes only when no step is running, so no reader is left behind in an old one.
+``SharedExchange`` is for ranks of one host on CPU, which see the same memory, and
+``CollectiveExchange`` for all others. Both give the same numbers.
+
+Shapes: T tokens of one put, S tokens of the suffix (or of the suffixes of a pack, behind one
+another), H KV heads, D head dim.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
-import torch
 from torch import Tensor
 
-from vertumnusd.layout import exchange_bytes
-from vertumnusd.messages import Kept, ModelInfo
 from vertumnusd.rank.groups import Group
-from vertumnusd.rank.weights import DTYPES, map_shared
+
+KV = tuple[Tensor, Tensor]
+Spans = Sequence[Sequence[slice]]  # by cp_rank: the suffix tokens it puts, in the order of its puts
+Prefix = Sequence[tuple[int, Sequence[int]]]  # cached blocks: (rank that has them, their pool ids)
+Fetched = Callable[[], list[KV]]  # waits, then gives K and V of a prefix, in pieces
 
 
-class Exchange:
-    """The exchange areas of a host's ranks, and the one in use.
+class Exchange(Protocol):
+    """A rank's place in the exchanges of its worker. All calls may raise CollectiveError.
 
-    ``fds[i]`` is rank i's memory file, of ``layout.exchange_bytes`` bytes for ``tokens`` tokens.
-    ``turn`` counts the exchanges since the geometry was adopted.
+    All ranks of a worker make the same calls with the same ``spans`` and ``prefix``, also when
+    they have no token of their own. ``tokens`` is the most that one suffix or pack may have, and
+    ``turn`` counts the meetings since the geometry was adopted.
     """
 
-    def __init__(self, fds: Sequence[int], model: ModelInfo, tokens: int) -> None:
-        self.tokens = tokens
-        self._kept = [model.kept(layer) for layer in range(model.layers)]
-        shape = (2, exchange_bytes(model, tokens) // 2)
-        areas = [map_shared(fd, shape, torch.uint8) for fd in fds]
-        self._areas_22SHD = {
-            kept: [_view(area, kept, tokens) for area in areas] for kept in set(self._kept)
-        }
-        self._group: Group | None = None
-        self.turn = 0
+    tokens: int
+    turn: int
 
-    def adopt(self, group: Group) -> None:
-        """Use the buffer of this group from now on, starting at turn 0 as all its ranks do."""
-        self._group = group
-        self.turn = 0
+    def adopt(self, group: Group | None) -> None:
+        """Exchange with this group from now on; with nobody (None) at degree 1."""
+        ...
 
     def put(self, layer: int, start: int, k_THD: Tensor, v_THD: Tensor) -> None:
         """Show K and V of this rank's suffix tokens from ``start`` on, at the next meeting."""
-        stop = start + k_THD.shape[0]
-        k_SHD, v_SHD = self._half(layer)
-        k_SHD[start:stop] = k_THD
-        v_SHD[start:stop] = v_THD
+        ...
 
-    def meet(self, layer: int, tokens: int) -> tuple[Tensor, Tensor]:
+    def meet(self, layer: int, tokens: int, spans: Spans) -> KV:
         """Wait for all ranks; K and V (S, H, D) of the whole suffix of ``tokens`` tokens.
 
-        The views stay valid until this rank enters the next meeting.
+        They stay valid until this rank enters the next meeting.
         """
-        assert self._group is not None
-        self._group.barrier()
-        k_SHD, v_SHD = self._half(layer)
-        self.turn += 1
-        return k_SHD[:tokens], v_SHD[:tokens]
+        ...
 
-    def _half(self, layer: int) -> Tensor:
-        assert self._group is not None
-        return self._areas_22SHD[self._kept[layer]][self._group.base][self.turn % 2]
+    def fetch(self, layer: int, prefix: Prefix) -> Fetched:
+        """Begin to bring K and V of these blocks here. The order of the pieces means nothing."""
+        ...
 
+    def skip(self, turn: int, begun: bool) -> None:
+        """Let the meetings before ``turn`` pass, for a step that this rank cannot compute.
 
-def _view(area_2B: Tensor, kept: Kept, tokens: int) -> Tensor:
-    """Both halves of an area as K and V (2, 2, S, H, D) of a layer that keeps this."""
-    used_2B = area_2B[:, : tokens * kept.token_bytes]
-    return used_2B.view(DTYPES[kept.dtype]).view(2, 2, tokens, kept.kv_heads, kept.head_dim)
+        ``begun``: it has met for this step, or the others will, so they count on its part.
+        """
+        ...

@@ -1,4 +1,4 @@
-"""The exchange without processes: two ends in one, with a barrier that only counts."""
+"""The shared exchange without processes: two ends in one, with a barrier that only counts."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 
 from vertumnusd.layout import exchange_bytes
 from vertumnusd.messages import ModelInfo
-from vertumnusd.rank.exchange import Exchange
 from vertumnusd.rank.groups import Group
+from vertumnusd.rank.shared_exchange import SharedExchange
 
 pytestmark = pytest.mark.ranks
 
@@ -42,8 +42,8 @@ def fds() -> Iterator[list[int]]:
         os.close(fd)
 
 
-def seat(fds: list[int], base: int = 0) -> tuple[Exchange, CountingGroup]:
-    exchange, group = Exchange(fds, MODEL, TOKENS), CountingGroup(base)
+def seat(fds: list[int], base: int = 0) -> tuple[SharedExchange, CountingGroup]:
+    exchange, group = SharedExchange(fds, [], MODEL, TOKENS), CountingGroup(base)
     exchange.adopt(cast(Group, group))
     return exchange, group
 
@@ -57,7 +57,7 @@ def test_each_rank_reads_what_both_wrote(fds: list[int]) -> None:
     a.put(LAYER, 0, *kv(1, 3))
     b.put(LAYER, 3, *kv(2, 2))
     for rank in (a, b):
-        k_SHD, v_SHD = rank.meet(LAYER, 5)
+        k_SHD, v_SHD = rank.meet(LAYER, 5, ())
         assert k_SHD[:, 0, 0].tolist() == [1, 1, 1, 2, 2]
         assert v_SHD[:, 0, 0].tolist() == [-1, -1, -1, -2, -2]
 
@@ -66,15 +66,15 @@ def test_one_barrier_a_meeting(fds: list[int]) -> None:
     exchange, group = seat(fds)
     for _ in range(3):
         exchange.put(LAYER, 0, *kv(1, 1))
-        exchange.meet(LAYER, 1)
+        exchange.meet(LAYER, 1, ())
     assert group.barriers == exchange.turn == 3
 
 
 def test_a_peer_one_turn_ahead_does_not_overwrite_what_is_being_read(fds: list[int]) -> None:
     (slow, _), (fast, _) = seat(fds), seat(fds)
     slow.put(LAYER, 0, *kv(1, 4))
-    read, _ = slow.meet(LAYER, 4)
-    fast.meet(LAYER, 4)
+    read, _ = slow.meet(LAYER, 4, ())
+    fast.meet(LAYER, 4, ())
     fast.put(LAYER, 0, *kv(9, 4))  # the next turn, while ``slow`` still reads this one
     assert read[:, 0, 0].tolist() == [1, 1, 1, 1]
 
@@ -83,13 +83,13 @@ def test_workers_side_by_side_use_areas_of_their_own(fds: list[int]) -> None:
     (left, _), (right, _) = seat(fds, base=0), seat(fds, base=2)
     left.put(LAYER, 0, *kv(1, 2))
     right.put(LAYER, 0, *kv(2, 2))
-    assert left.meet(LAYER, 2)[0][:, 0, 0].tolist() == [1, 1]
-    assert right.meet(LAYER, 2)[0][:, 0, 0].tolist() == [2, 2]
+    assert left.meet(LAYER, 2, ())[0][:, 0, 0].tolist() == [1, 1]
+    assert right.meet(LAYER, 2, ())[0][:, 0, 0].tolist() == [2, 2]
 
 
 def test_a_new_geometry_starts_at_turn_zero_on_every_rank(fds: list[int]) -> None:
     (old, group), (new, _) = seat(fds), seat(fds)
-    old.meet(LAYER, 0)
+    old.meet(LAYER, 0, ())
     old.adopt(cast(Group, group))
     old.put(LAYER, 0, *kv(3, 1))
-    assert new.meet(LAYER, 1)[0][0, 0, 0] == 3
+    assert new.meet(LAYER, 1, ())[0][0, 0, 0] == 3

@@ -1,0 +1,28 @@
+"""Puts the parts of a prefill rank together, from what its first message says."""
+
+from __future__ import annotations
+
+from vertumnusd.messages import RankStart
+from vertumnusd.rank.collective_exchange import CollectiveExchange
+from vertumnusd.rank.exchange import Exchange
+from vertumnusd.rank.groups import Groups
+from vertumnusd.rank.kv_pool import KVPool
+from vertumnusd.rank.models.llama import Llama
+from vertumnusd.rank.prefill import Prefill
+from vertumnusd.rank.shared_exchange import SharedExchange
+from vertumnusd.rank.weights import map_weights
+
+
+def open_prefill(start: RankStart) -> Prefill:
+    """Map weights and memory, meet the other ranks. Raises CollectiveError if one does not come."""
+    model = Llama(start.model, map_weights(start.weights_fd, start.tensors, start.model.dtype))
+    pools = [
+        KVPool(fd, start.kv_blocks, start.model, start.block_tokens, rank == start.rank)
+        for rank, fd in enumerate(start.kv_fds)
+    ]
+    exchange: Exchange
+    if start.exchange == "shared":
+        exchange = SharedExchange(start.exchange_fds, pools, start.model, start.exchange_tokens)
+    else:
+        exchange = CollectiveExchange(start.rank, pools[start.rank], start.exchange_tokens)
+    return Prefill(start, model, pools[start.rank], exchange, Groups(start))
