@@ -28,7 +28,7 @@ def start(
     return RankStart(
         rank=rank, kind="prefill", incarnation=0, generation=generation, model=MODEL, tensors=[],
         weights_fd=-1, store_host="127.0.0.1", store_port=store.port, cp_degrees=cp_degrees,
-        home_ranks=1, block_tokens=8, kv_blocks=8, kv_fds=tuple(range(ranks)), exchange_fds=(),
+        block_tokens=8, kv_blocks=8, kv_fds=tuple(range(ranks)), exchange_fds=(),
         exchange_tokens=0, own_kv_fd=-1, own_kv_blocks=0, core=-1, collective_timeout_s=timeout_s,
     )  # fmt: skip
 
