@@ -12,7 +12,7 @@ OUR_FILES = sorted((ROOT / "vertumnusd").rglob("*.py")) + sorted((ROOT / "kernel
 # Folder → what its files may import of ours, besides their own folder and the messages.
 ALLOWED = {
     "control": {"layout"},
-    "node": {"control", "config", "checkpoint", "gguf_file", "layout"},
+    "node": {"control", "config", "checkpoint", "gguf_file", "layout", "admin_address"},
     "rank": {"layout", "checkpoint", "frames", "gguf_file", "vertumnus_kernels"},
     "simulate": {"control", "config", "layout"},
 }

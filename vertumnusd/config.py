@@ -36,6 +36,8 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     port: int = 8000
     rank_host: str = "127.0.0.1"  # network that the ranks' store listens on
     api_key_file: str = ""  # one key a line; empty: no authentication
+    admin_socket: str = ""  # path; empty: see admin_address.py
+    admin_token_file: str = ""  # for admin requests over TCP; empty: none are taken
     drain_s: float = 30.0  # longest wait for running requests at shutdown
 
 

@@ -17,7 +17,9 @@ from wsproto.connection import ConnectionState
 from wsproto.events import CloseConnection, Message, RejectConnection, Request, TextMessage
 
 from vertumnusd.messages import Answer, Failed, Finished, ModelInfo, Placed, Token
+from vertumnusd.node.admin import Admin, AdminToken
 from vertumnusd.node.doors import Doors
+from vertumnusd.node.feed import Feed
 from vertumnusd.node.keys import Keys
 from vertumnusd.node.limits import Limits
 from vertumnusd.node.metrics import Metrics
@@ -157,7 +159,7 @@ class ScriptedService:
         return self.unready
 
     def cluster(self) -> dict[str, Any]:
-        return {"workers": ["CP2[0-1]"]}
+        return {"workers": [{"name": "CP2[0-1]"}]}
 
     @asynccontextmanager
     async def answer(self, job: Job) -> AsyncIterator[AsyncIterator[Answer]]:
@@ -203,16 +205,29 @@ class House:
         self._nursery = nursery
         self.set_up()
 
-    def set_up(self, *, keys: Keys | None = None, template: str = CHATML, **limits: Any) -> None:
+    def set_up(
+        self,
+        *,
+        keys: Keys | None = None,
+        template: str = CHATML,
+        admin_token: str = "",
+        **limits: Any,
+    ) -> None:
         """Put new doors in place, with other keys, template or limits."""
+        self.feed = Feed(self.service.cluster, trio.current_time, lambda: 0.0)
         self.doors = Doors(
-            self.service, byte_tokens(template), keys or Keys(), self.metrics, Limits(**limits)
+            self.service,
+            byte_tokens(template),
+            keys or Keys(),
+            self.metrics,
+            Limits(**limits),
+            Admin(self.feed, AdminToken(admin_token)),
         )
 
-    def connect(self) -> Client:
+    def connect(self, trusted: bool = False) -> Client:
         """A client over memory: works with a clock that jumps."""
         near, far = trio.testing.memory_stream_pair()
-        self._nursery.start_soon(self.doors.serve_stream, far)
+        self._nursery.start_soon(self.doors.serve_stream, far, trusted)
         return Client(near)
 
     async def websocket(self, **headers: str) -> WebsocketClient:
@@ -303,10 +318,10 @@ class WebsocketClient:
         self._protocol = WSConnection(ConnectionType.CLIENT)
         self._events: deque[Any] = deque()
 
-    async def open(self, **headers: str) -> int:
+    async def open(self, path: str = "/v1/responses", **headers: str) -> int:
         """The status of the handshake: 101 if it succeeded."""
         fields = [(name.replace("_", "-").encode(), v.encode()) for name, v in headers.items()]
-        await self._send(Request(host="test", target="/v1/responses", extra_headers=fields))
+        await self._send(Request(host="test", target=path, extra_headers=fields))
         event = await self.next()
         return event.status_code if isinstance(event, RejectConnection) else 101
 

@@ -301,7 +301,7 @@ async def test_a_fault_of_ours_is_500_and_ends_nothing_else(
 async def test_status_endpoints(house: House) -> None:
     client = house.connect()
     assert (await client.get("/version"))[2]["version"]
-    assert (await client.get("/v1/cluster"))[2] == {"workers": ["CP2[0-1]"]}
+    assert (await client.get("/v1/cluster"))[2] == {"workers": [{"name": "CP2[0-1]"}]}
     models = (await client.get("/v1/models"))[2]
     assert [model["id"] for model in models["data"]] == ["tiny"]
     assert (await client.get("/v1/models/tiny"))[2]["object"] == "model"

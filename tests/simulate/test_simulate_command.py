@@ -66,7 +66,7 @@ def test_a_recording_has_a_header_and_pictures_at_fixed_times(tmp_path):
     assert len(times) >= 4
     assert pictures[-1]["cluster"]["composition"] == "1CP4/2CP2"
     kinds = {event["type"] for picture in pictures for event in picture["events"]}
-    assert {"AdoptWorker", "Exposed", "Placed", "Dispatch"} <= kinds
+    assert {"Exposed", "Placed"} <= kinds
 
 
 def test_a_plot_is_written(tmp_path):

@@ -11,6 +11,9 @@ computed again are the prefixes that redirected requests leave behind, hence few
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
+
+import msgspec
 
 from vertumnusd.control.demand import Demand, Signal, Window
 from vertumnusd.control.fleet import Fleet, Worker, composition_name, lattice, parts
@@ -36,7 +39,7 @@ class Adaptation:
         self._operations = operations
         self._demand = Demand(settings.reconfiguration)
         self._merged = [w for w in lattice(settings.cp_degrees, settings.ranks) if self._parts(w)]
-        self._window = 0
+        self._window, self._judged = 0, Window()
         self._began = 0.0
         self._ends: float | None = None
         self._held_until = float("-inf")
@@ -61,7 +64,7 @@ class Adaptation:
         if self._ends is None or now < self._ends:
             return []
         self._window += 1
-        window = self._demand.close()
+        window = self._judged = self._demand.close()
         disturbed = bool(self._operations.under_way) or self._operations.concluded >= self._began
         self._began, self._ends = now, max(now, self._ends + self._settings.window_s)
         if disturbed:
@@ -70,6 +73,42 @@ class Adaptation:
         else:
             signal = self._demand.judge(window, self._fleet.serving())
         return self._act(now, window, signal)
+
+    def snapshot(self, now: float) -> dict[str, Any]:
+        """The window so far, the last decision, and what would be begun if its signal were proven.
+
+        ``window_ends_at`` is None while the composition is changed by hand only.
+        """
+        window, settings = self._demand.window(), self._settings
+        capacity_s = self._demand.capacity_s(self._fleet.serving())
+        return {
+            "decision": msgspec.to_builtins(self.last),
+            "adaptation": {
+                "held_until": self._held_until if self._held_until > now else None,
+                "window_s": settings.window_s,
+                "window_ends_at": self._ends,
+                "requests": window.requests,
+                "demand_s": window.demand_s,
+                "capacity_s": capacity_s,
+                "upper_s": settings.split_above * capacity_s,
+                "lower_s": settings.merge_below * capacity_s,
+                "hold_windows": settings.hold_windows,
+                "min_requests": settings.min_requests,
+                "next": self._next(),
+            },
+        }
+
+    def _next(self) -> dict[str, Any] | None:
+        signal = self.last.signal if self.last is not None else "stay"
+        changes = self._choose(self._judged, signal) if signal != "stay" else []
+        if not changes:
+            return None
+        before, after = changes[0]
+        return {
+            "kind": signal,
+            "before": [w.name for w in before],
+            "after": [w.name for w in after],
+        }
 
     # --- decision
 

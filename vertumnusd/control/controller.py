@@ -20,8 +20,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from vertumnusd.control.adaptation import Adaptation
 from vertumnusd.control.errors import IllegalEvent
 from vertumnusd.control.fleet import Fleet, Worker, parse_composition
@@ -98,9 +96,8 @@ class Controller:
 
     def snapshot(self, now: float) -> dict[str, Any]:
         """What there is to see, ready for JSON."""
-        view = snapshot(now, self._fleet, self._scheduler, self._operations)
-        view["transfers"] = self._replication.snapshot()
-        return {**view, "decision": msgspec.to_builtins(self._adaptation.last)}
+        view = snapshot(now, self._settings, self._fleet, self._scheduler, self._operations)
+        return {**view, **self._replication.snapshot(now), **self._adaptation.snapshot(now)}
 
     def _handle(self, now: float, event: ControlEvent) -> list[ControlCommand]:
         match event:

@@ -68,12 +68,14 @@ class Demand:
         self._demand_s += service_s
         self._lengths.append(input_tokens)
 
+    def window(self) -> Window:
+        """What has arrived in the present one."""
+        long = [tokens for tokens in self._lengths if tokens > self._settings.long_tokens]
+        return Window(len(self._lengths), self._demand_s, sum(self._lengths), len(long), sum(long))
+
     def close(self) -> Window:
         """End the window; the next one begins."""
-        long = [tokens for tokens in self._lengths if tokens > self._settings.long_tokens]
-        window = Window(
-            len(self._lengths), self._demand_s, sum(self._lengths), len(long), sum(long)
-        )
+        window = self.window()
         self._demand_s, self._lengths = 0.0, array("q")
         return window
 

@@ -181,6 +181,9 @@ class Fleet:
             return []
         return [self._expose(worker) for worker in standing.together]
 
+    def is_up(self, rank: int) -> bool:
+        return rank in self._up
+
     # --- splits and merges
 
     def drain(self, worker: Worker) -> None:

@@ -141,6 +141,15 @@ class Ledger:
             self.unplaced.pop(request.name, None)
             self.release_time(request)
 
+    def count_prefill(self, request: Request, cached_tokens: int) -> None:
+        """The request's worker has prefilled it."""
+        assert request.worker is not None
+        queue = self.queue_of(request.worker)
+        queue.input_tokens += request.input_tokens
+        queue.cached_tokens += cached_tokens
+        self.totals["input_tokens"] += request.input_tokens
+        self.totals["cached_tokens"] += cached_tokens
+
     def release_time(self, request: Request) -> None:
         """Leave the worker's queue. Who stood behind the request for decode room is tried again."""
         if request.worker is None or request.stage not in (Stage.WAITING, Stage.DISPATCHED):

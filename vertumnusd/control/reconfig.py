@@ -55,9 +55,11 @@ class Operation:
     after: tuple[Worker, ...]
     began: float
     deadline: float
+    predicted_drain_s: float
     phase: Phase = Phase.DRAIN
     drained: set[Worker] = field(default_factory=set)
     drained_at: float = 0.0
+    parked_at: float = 0.0
     park_epoch: int = 0
     parked: set[int] = field(default_factory=set)
 
@@ -82,7 +84,21 @@ class Operation:
             "after": [worker.name for worker in self.after],
             "phase": self.phase.value,
             "elapsed_s": now - self.began,
+            "predicted_drain_s": self.predicted_drain_s,
+            **self._times_s(now),
         }
+
+    def _times_s(self, now: float) -> dict[str, float]:
+        """How long each phase took, or has taken up to now; those to come are left out."""
+        ends = {Phase.DRAIN: self.drained_at, Phase.PARK: self.parked_at, Phase.ADOPT: now}
+        times, begins = {}, self.began
+        for phase, end in ends.items():
+            end = now if phase is self.phase else end
+            times[f"{phase.value}_s"] = end - begins
+            if phase is self.phase:
+                break
+            begins = end
+        return times
 
 
 class Operations:
@@ -122,7 +138,12 @@ class Operations:
         settings = self._settings.reconfiguration
         self._number += 1
         operation = Operation(
-            self._number, before, after, began=now, deadline=now + settings.drain_deadline_s
+            self._number,
+            before,
+            after,
+            began=now,
+            deadline=now + settings.drain_deadline_s,
+            predicted_drain_s=max(self._scheduler.running_s(worker) for worker in before),
         )
         self.under_way[operation.number] = operation
         converting = Converting(
@@ -130,7 +151,7 @@ class Operations:
             operation.kind,
             _names(before),
             _names(after),
-            max(self._scheduler.running_s(worker) for worker in before),
+            operation.predicted_drain_s,
         )
         drains = [self._drain(operation, worker) for worker in before]
         return [converting, *drains, *self._scheduler.drain(now, before)]
@@ -171,7 +192,7 @@ class Operations:
         operation.parked.add(event.rank)
         if operation.parked < operation.ranks:
             return []
-        operation.phase = Phase.ADOPT
+        operation.phase, operation.parked_at = Phase.ADOPT, now
         operation.deadline = now + self._settings.reconfiguration.switch_deadline_s
         return [*self._fleet.replace(operation.before, operation.after, at_once=True)]
 

@@ -24,6 +24,7 @@ from heapq import nlargest, nsmallest
 from typing import Any, NamedTuple
 
 from vertumnusd.control.fleet import Fleet
+from vertumnusd.control.hot_prefixes import HotPrefixes, prefix_name
 from vertumnusd.control.prefix_nodes import PrefixNodes, bits
 from vertumnusd.control.request import Stage
 from vertumnusd.control.scheduler import Scheduler
@@ -75,6 +76,7 @@ class Replication:
         self._scheduler = scheduler
         self._nodes = PrefixNodes(scheduler.matching.trie, settings.home_ranks)
         self._statistics = scheduler.matching.statistics
+        self._hot = HotPrefixes(settings, self._nodes, self._statistics, fleet)
         self._number = 0
         self._next_scan: float | None = None
         self._held_until = float("-inf")
@@ -119,16 +121,21 @@ class Replication:
         self._statistics.decay()
         return commands
 
-    def snapshot(self) -> list[dict[str, Any]]:
-        return [
-            {
-                "transfer": number,
-                "blocks": transfer.copy.blocks,
-                "source_home": transfer.copy.source,
-                "destination_home": transfer.copy.destination,
-            }
-            for number, transfer in self.transfers.items()
-        ]
+    def snapshot(self, now: float) -> dict[str, Any]:
+        return {
+            "transfers": [
+                {
+                    "transfer": number,
+                    "prefix": prefix_name(transfer.copy.chain[-HASH_BYTES:]),
+                    "blocks": transfer.copy.blocks,
+                    "source_home": transfer.copy.source,
+                    "destination_home": transfer.copy.destination,
+                    "deadline": transfer.deadline,
+                }
+                for number, transfer in self.transfers.items()
+            ],
+            "hot_prefixes": self._hot.show(now),
+        }
 
     # --- the scan
 

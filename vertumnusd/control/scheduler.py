@@ -87,10 +87,9 @@ class Scheduler:
         request = self.ledger.current(event)
         if request is not None and request.stage is Stage.DISPATCHED:
             if not request.cancelled:
-                self.ledger.totals["input_tokens"] += request.input_tokens
-                self.ledger.totals["cached_tokens"] += event.cached_tokens
                 ttft_s = now - request.accepted_at
                 self.slo.record(request.input_tokens, event.cached_tokens, ttft_s)
+                self.ledger.count_prefill(request, event.cached_tokens)
             self.ledger.release_time(request)
             self.ledger.move(request, Stage.PREFILLED)
 

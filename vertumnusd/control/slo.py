@@ -3,7 +3,8 @@
 * The attainment is the share of input tokens whose request met the TTFT of its class, by length:
   one request of 64K tokens counts as much as sixty-four of 1K.
 * The hit rate is the share of input tokens that came from cache.
-* Percentiles come from a histogram with classes 5 % wide, so memory does not grow with requests.
+* Percentiles come from a histogram with classes 5 % wide, so memory does not grow with requests;
+  those of the last requests, for an operator's eyes, from these themselves.
 
 TTFT is what the controller sees of it: from accepting an attempt to the end of its prefill.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +22,8 @@ from vertumnusd.control.settings import SloClass
 SHORTEST_S = 1e-3
 CLASS_WIDTH = 1.05
 CLASSES = 400  # the last one begins at 78 hours
+RECENT = 256  # requests
+PERCENTILES = (50, 90, 99)
 
 
 class SloAccount:
@@ -32,6 +36,7 @@ class SloAccount:
         self._cached_tokens = 0
         self._ttfts = array("Q", bytes(8 * CLASSES))
         self._requests = 0
+        self._recent: deque[float] = deque(maxlen=RECENT)
 
     def record(self, input_tokens: int, cached_tokens: int, ttft_s: float) -> None:
         index = self._class_of(input_tokens)
@@ -41,6 +46,7 @@ class SloAccount:
         self._cached_tokens += cached_tokens
         self._ttfts[_bin(ttft_s)] += 1
         self._requests += 1
+        self._recent.append(ttft_s)
 
     @property
     def attainment(self) -> float:
@@ -65,7 +71,9 @@ class SloAccount:
         return {
             "attainment": self.attainment,
             "hit_rate": self.hit_rate,
-            "ttft_s": {f"p{n}": self.percentile_s(n / 100) for n in (50, 90, 99)},
+            "requests": self._requests,
+            "ttft_s": {f"p{n}": self.percentile_s(n / 100) for n in PERCENTILES},
+            "recent_ttft_s": self._recent_percentiles(),
             "classes": [
                 {
                     "below_tokens": each.below_tokens if math.isfinite(each.below_tokens) else None,
@@ -78,6 +86,11 @@ class SloAccount:
                 )
             ],
         }
+
+    def _recent_percentiles(self) -> dict[str, float]:
+        """0 while nothing was served."""
+        ordered = sorted(self._recent) or [0.0]
+        return {f"p{n}": ordered[math.ceil(n / 100 * len(ordered)) - 1] for n in PERCENTILES}
 
     def _class_of(self, input_tokens: int) -> int:
         """The last class takes whatever is longer than all limits."""

@@ -45,6 +45,8 @@ class WorkerQueue:
     blocked: Blocked | None = None
     refusal: Refusal | None = None  # the last one; it counts while ``blocked`` is REFUSED
     reserved_ns: int = 0
+    input_tokens: int = 0  # of the prefills that it has finished
+    cached_tokens: int = 0
 
     @property
     def queue_s(self) -> float:
@@ -99,4 +101,6 @@ class WorkerQueue:
             "waiting": len(self.waiting),
             "running": [request.name for request in self.dispatched],
             "blocked": self.blocked.value if self.blocked else "",
+            "input_tokens": self.input_tokens,
+            "cached_tokens": self.cached_tokens,
         }

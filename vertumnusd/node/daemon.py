@@ -18,6 +18,7 @@ from pathlib import Path
 import structlog
 import trio
 
+from vertumnusd.admin_address import admin_socket_path
 from vertumnusd.checkpoint import PACKAGED, CheckpointError, model_info, resolve
 from vertumnusd.config import Config, ConfigError, load_profile
 from vertumnusd.control.controller import Controller
@@ -39,7 +40,9 @@ from vertumnusd.messages import (
     Refused,
     Withdrawn,
 )
+from vertumnusd.node.admin import Admin, AdminSocketError, AdminToken, admin_listener
 from vertumnusd.node.doors import Doors
+from vertumnusd.node.feed import Feed
 from vertumnusd.node.gguf_tokenizer import TokenizerError
 from vertumnusd.node.hashing import chain
 from vertumnusd.node.hub import Effects, Hub, LeadSettings
@@ -79,17 +82,18 @@ def serve(load: Callable[[], Config]) -> int:
         prefill_time, profile = load_profile(config.model, model.name)
         log.info("model", name=model.name, dtype=model.dtype, profile=profile)
         keys = _load_keys(config)
+        admin_token = _load_admin_token(config)
         check_memory(config, model)
     except (ConfigError, CheckpointError) as error:
         log.error("cannot start", reason=str(error))
         return EXIT_USAGE
-    daemon = Daemon(config, path, model, prefill_time, keys, load)
+    daemon = Daemon(config, path, model, prefill_time, keys, admin_token, load)
     try:
         return trio.run(daemon.run)
     except PortInUse as error:
         log.error("cannot start", reason=str(error))
         return EXIT_PORT_IN_USE
-    except TokenizerError as error:
+    except (TokenizerError, AdminSocketError) as error:
         log.error("cannot start", reason=str(error))
         return EXIT_USAGE
     except BaseExceptionGroup as group:
@@ -116,6 +120,14 @@ def _load_keys(config: Config) -> Keys:
         raise ConfigError(f"node.api_key_file = {config.node.api_key_file!r}: {error}") from error
 
 
+def _load_admin_token(config: Config) -> AdminToken:
+    path = config.node.admin_token_file
+    try:
+        return AdminToken.load(Path(path)) if path else AdminToken()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"node.admin_token_file = {path!r}: {error}") from error
+
+
 class Daemon:
     """One node's parts, and the tasks that keep them going."""
 
@@ -126,6 +138,7 @@ class Daemon:
         model: ModelInfo,
         prefill_time: PrefillTime,
         keys: Keys,
+        admin_token: AdminToken,
         reload: Callable[[], Config],
     ) -> None:
         self._config = config
@@ -148,6 +161,8 @@ class Daemon:
         home_tokens = config.kv_blocks * config.home_ranks * block_tokens
         decode_tokens = config.decode_kv_blocks * block_tokens
         self._requests = Requests(model, min(home_tokens, decode_tokens), self._observe)
+        feed = Feed(self._requests.cluster, trio.current_time, time.time)
+        self._admin = Admin(feed, admin_token)
         self._ranks = RankHost(
             config,
             model,
@@ -190,14 +205,16 @@ class Daemon:
         ):
             listeners = await self._listen()
             tokens = await trio.to_thread.run_sync(Tokens.load, self._path)
-            doors = Doors(self._requests, tokens, self._keys, self._metrics, Limits())
-            async with trio.open_nursery() as nursery:
-                await nursery.start(doors.serve, listeners)
-                nursery.start_soon(self._ranks.run)
-                nursery.start_soon(self._beat)
-                nursery.start_soon(self._take_seat, listeners)
-                status = await self._until_stopped(doors, signals)
-                nursery.cancel_scope.cancel()
+            doors = Doors(self._requests, tokens, self._keys, self._metrics, Limits(), self._admin)
+            with admin_listener(self._admin_socket(listeners)) as admin:
+                async with trio.open_nursery() as nursery:
+                    await nursery.start(doors.serve, listeners)
+                    nursery.start_soon(doors.serve_admin, admin)
+                    nursery.start_soon(self._ranks.run)
+                    nursery.start_soon(self._beat)
+                    nursery.start_soon(self._take_seat, listeners)
+                    status = await self._until_stopped(doors, signals)
+                    nursery.cancel_scope.cancel()
         log.info("stopped", status=status)
         return status
 
@@ -210,6 +227,10 @@ class Daemon:
                 raise PortInUse(f"port {node.port} on {node.host} is in use") from error
             raise PortInUse(f"cannot listen on {node.host}:{node.port}: {error}") from error
 
+    def _admin_socket(self, listeners: list[trio.SocketListener]) -> Path:
+        port = listeners[0].socket.getsockname()[1]
+        return admin_socket_path(self._config.node.admin_socket, port)
+
     async def _take_seat(self, listeners: list[trio.SocketListener]) -> None:
         """Become the controller, wait until everything serves, and say so."""
         self._hub.take_seat(FIRST_TERM)
@@ -219,7 +240,8 @@ class Daemon:
         self._update_readiness()
         host, port = listeners[0].socket.getsockname()[:2]
         composition = self._hub.snapshot()["composition"]
-        log.info("serving", url=f"http://{host}:{port}/v1", composition=composition)
+        admin = str(self._admin_socket(listeners))
+        log.info("serving", url=f"http://{host}:{port}/v1", composition=composition, admin=admin)
         self._notifier.send(READY=1, STATUS=f"serving {self._model.name} as {composition}")
 
     async def _until_stopped(self, doors: Doors, signals: AsyncIterator[int]) -> int:
@@ -299,17 +321,20 @@ class Daemon:
         self._notifier.send(STATUS=text)
 
     def _on_rank_up(self, event: RankUp) -> None:
+        self._admin.feed.happened(event)
         self._hub.rank_up(event)
         if event.kind == "decode":
             self._decode_ranks.add(event.rank)
         self._update_readiness()
 
     def _on_rank_down(self, event: RankDown) -> None:
+        self._admin.feed.happened(event)
         self._hub.rank_down(event)
         self._decode_ranks.discard(event.rank)
         self._update_readiness()
 
     def _report(self, happened: ControlCommand | Refused) -> None:
+        self._admin.feed.happened(happened)
         match happened:
             case Exposed():
                 self._exposed.add(happened.worker)

@@ -18,6 +18,8 @@ import structlog
 import trio
 
 from vertumnusd.node import handshake, routes
+from vertumnusd.node.admin import Admin
+from vertumnusd.node.api.admin_feed import FeedSession
 from vertumnusd.node.errors import UNAVAILABLE, RequestError
 from vertumnusd.node.exchange import Exchange, send_error
 from vertumnusd.node.gate import Gate
@@ -45,9 +47,16 @@ class Doors:
     """Serves clients until cancelled; :meth:`drain` comes before a clean end."""
 
     def __init__(
-        self, service: Service, tokens: Tokens, keys: Keys, metrics: Metrics, limits: Limits
+        self,
+        service: Service,
+        tokens: Tokens,
+        keys: Keys,
+        metrics: Metrics,
+        limits: Limits,
+        admin: Admin,
     ) -> None:
         self._gate = Gate(service, tokens, keys, metrics, limits)
+        self._admin = admin
         self._connections: Counter[str] = Counter()
         self._websockets = 0
         self._websocket_closed = trio.lowlevel.ParkingLot()
@@ -63,6 +72,12 @@ class Doors:
             await nursery.start(trio.serve_listeners, self.serve_stream, list(listeners))
             task_status.started()
 
+    async def serve_admin(self, listener: trio.abc.Listener[trio.abc.Stream]) -> None:
+        """Accept connections from the admin socket, and keep the consoles' feed going."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._admin.feed.run)
+            nursery.start_soon(trio.serve_listeners, self.serve_admin_stream, [listener])
+
     def replace_keys(self, keys: Keys) -> None:
         """Take other API keys from now on; answers that are being made go on."""
         self._gate.keys = keys
@@ -77,7 +92,11 @@ class Doors:
         while self._websockets:
             await self._websocket_closed.park()
 
-    async def serve_stream(self, stream: trio.abc.Stream) -> None:
+    async def serve_admin_stream(self, stream: trio.abc.Stream) -> None:
+        """A connection through the admin socket: who could open it is trusted."""
+        await self.serve_stream(stream, trusted=True)
+
+    async def serve_stream(self, stream: trio.abc.Stream, trusted: bool = False) -> None:
         """The outer edge of a connection: nothing gets past it but cancellation."""
         address = _address(stream)
         try:
@@ -87,7 +106,8 @@ class Doors:
                     return
                 self._connections[address] += 1
                 try:
-                    await self._serve_connection(HttpConnection(stream, self._gate.limits))
+                    connection = HttpConnection(stream, self._gate.limits)
+                    await self._serve_connection(connection, trusted)
                 finally:
                     self._connections[address] -= 1
                     if not self._connections[address]:
@@ -111,7 +131,7 @@ class Doors:
         with trio.move_on_after(REFUSAL_S):
             await stream.send_all(REFUSAL % (len(body), body))
 
-    async def _serve_connection(self, connection: HttpConnection) -> None:
+    async def _serve_connection(self, connection: HttpConnection, trusted: bool) -> None:
         going_on = True
         while going_on:
             try:
@@ -122,18 +142,20 @@ class Doors:
             if head is None:
                 return
             if handshake.wanted(head):
-                going_on = await self._upgrade(connection, head)
+                going_on = await self._upgrade(connection, head, trusted)
             else:
-                await self._answer(connection, head)
+                await self._answer(connection, head, trusted)
             going_on = going_on and connection.next_request()
         await connection.linger()
 
-    async def _answer(self, connection: HttpConnection, head: Head) -> None:
+    async def _answer(self, connection: HttpConnection, head: Head, trusted: bool) -> None:
         """One request, to its last byte. Raises :class:`PeerGone` if the client left."""
         exchange = Exchange(connection, head)
         connection.keep = not self._gate.draining.is_set()
         try:
             route = routes.find(head)
+            if route.admin and not trusted:
+                self._admin.token.check(head)
             if route.keyed:
                 exchange.tenant = self._tenant(head)
             with self._gate.admit(exchange.tenant) if route.works else nullcontext():
@@ -167,8 +189,10 @@ class Doors:
             await connection.skip_body()
             await send_error(connection, error)
 
-    async def _upgrade(self, connection: HttpConnection, head: Head) -> bool:
+    async def _upgrade(self, connection: HttpConnection, head: Head, trusted: bool) -> bool:
         """Serve a websocket. True if it was refused and HTTP goes on."""
+        if head.path == handshake.ADMIN_FEED:
+            return await self._upgrade_feed(connection, head, trusted)
         try:
             tenant = self._tenant(head)
             headers = handshake.accept(head)
@@ -184,6 +208,20 @@ class Doors:
         finally:
             self._websockets -= 1
             self._websocket_closed.unpark_all()
+        return False
+
+    async def _upgrade_feed(self, connection: HttpConnection, head: Head, trusted: bool) -> bool:
+        """A console watches a node that drains to its end, and does not keep it from ending."""
+        try:
+            if not trusted:
+                self._admin.token.check(head)
+            headers = handshake.accept(head)
+        except RequestError as error:
+            await send_error(connection, error)
+            return True
+        limits = self._gate.limits
+        link = Link(connection.stream, limits, await connection.switch(headers))
+        await FeedSession(link, self._admin.feed, limits).run()
         return False
 
     def _tenant(self, head: Head) -> Tenant:

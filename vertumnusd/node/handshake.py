@@ -10,7 +10,9 @@ from wsproto.utilities import generate_accept_token
 from vertumnusd.node.errors import RequestError
 from vertumnusd.node.http import Head, Headers
 
-PATH = "/v1/responses"
+RESPONSES = "/v1/responses"
+ADMIN_FEED = "/v1/admin/feed"
+PATHS = (RESPONSES, ADMIN_FEED)
 VERSION = b"13"
 NONCE_BYTES = 16
 
@@ -19,7 +21,7 @@ def wanted(head: Head) -> bool:
     """Whether this request asks for a websocket where there is one."""
     connection = [option.strip().lower() for option in head.header(b"connection").split(b",")]
     return (
-        head.path == PATH
+        head.path in PATHS
         and head.method == "GET"
         and b"upgrade" in connection
         and head.header(b"upgrade").strip().lower() == b"websocket"

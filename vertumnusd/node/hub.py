@@ -197,7 +197,10 @@ class Hub:
     def snapshot(self) -> dict[str, Any]:
         """The controller's view, with what leads and answers know about running requests."""
         view = self._controller.snapshot(self._effects.now())
-        view["requests"] = [self._show(entry) for entry in self._requests.values()]
+        placed = {request["request"]: request for request in view["requests"]}
+        view["requests"] = [
+            {**placed.get(name, {}), **self._show(entry)} for name, entry in self._requests.items()
+        ]
         return view
 
     def idle(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
+from socket import gethostname
 from typing import Any
 
 import trio
@@ -59,6 +60,7 @@ class Requests:
             "layers": self.model.layers,
             "context_tokens": self.model.context_tokens,
             "unready": self.unready,
+            "node": gethostname(),
         }
         return {**node, **self._hub.snapshot()}
 

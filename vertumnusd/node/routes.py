@@ -19,12 +19,14 @@ MODEL = "/v1/models/"
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """``keyed``: an API key is needed, if any are set. ``works``: takes the node's time."""
+    """``keyed``: an API key is needed, if any are set. ``works``: takes the node's time.
+    ``admin``: for those who come through the admin socket, or with the admin token."""
 
     method: str
     handler: Handler
     keyed: bool = True
     works: bool = False
+    admin: bool = False
 
 
 ROUTES = {

@@ -1,8 +1,7 @@
-"""Recordings of a simulated cluster, for a console to play: JSON lines.
+"""Recordings of a simulated cluster, for a console to play (``messages/feed.py`` has the format).
 
-The first line is a header: ``{"format": "vertumnus-recording", "version": 1, "interval_s": …,
-"policy": …}``. Every further line is the cluster at a virtual time, and the commands that the
-controller gave since the line before: ``{"t": …, "cluster": …, "events": [{"t": …, "type": …}]}``.
+Every line has the cluster at a virtual time, and the commands that the controller gave since the
+line before.
 """
 
 from __future__ import annotations
@@ -12,10 +11,8 @@ from typing import IO, Any
 
 import msgspec
 
-from vertumnusd.messages import ControlCommand
-
-FORMAT = "vertumnus-recording"
-VERSION = 1
+from vertumnusd.control.snapshot import show_event
+from vertumnusd.messages import ControlCommand, RecordingHeader, RecordingLine
 
 
 class Recording:
@@ -23,15 +20,15 @@ class Recording:
         self.interval_s = interval_s
         self._file = file
         self._events: list[dict[str, Any]] = []
-        header = {"format": FORMAT, "version": VERSION, "interval_s": interval_s, "policy": policy}
-        self._write(header)
+        self._write(RecordingHeader(interval_s=interval_s, policy=policy))
 
     def commands(self, now: float, commands: Sequence[ControlCommand]) -> None:
-        self._events += [{"t": now, **msgspec.to_builtins(command)} for command in commands]
+        shown = map(show_event, commands)
+        self._events += [{"t": now, **event} for event in shown if event is not None]
 
     def cluster(self, now: float, snapshot: dict[str, Any]) -> None:
-        self._write({"t": now, "cluster": snapshot, "events": self._events})
+        self._write(RecordingLine(now, snapshot, self._events))
         self._events = []
 
-    def _write(self, line: dict[str, Any]) -> None:
+    def _write(self, line: RecordingHeader | RecordingLine) -> None:
         self._file.write(msgspec.json.encode(line) + b"\n")
