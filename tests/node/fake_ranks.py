@@ -7,6 +7,7 @@ at once, or freed while it is read, is noticed.
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections import deque
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from zlib import crc32
 
 import pytest
 
-from vertumnusd.control.controller import Controller, Settings
+from vertumnusd.control.controller import Controller, IllegalEvent, Settings
 from vertumnusd.control.prefill_time import Coefficients, PrefillTime
 from vertumnusd.layout import owner
 from vertumnusd.messages import (
@@ -25,19 +26,26 @@ from vertumnusd.messages import (
     Begin,
     Close,
     Closed,
+    ControlCommand,
+    Converted,
     Discard,
     Drawn,
     Failed,
     Finished,
     Generate,
+    Merge,
     Open,
+    Park,
+    Parked,
     Pull,
     Pulled,
     RankDown,
     RankUp,
+    Refused,
     Release,
     Reserve,
     Sampling,
+    Split,
     Step,
     StepDone,
     Token,
@@ -53,6 +61,11 @@ BLOCK, LAYERS, EOS = 4, 6, 1
 def token_at(request: str, position: int) -> int:
     """The fake model: what it draws depends on the request and the place alone."""
     return 10 + crc32(f"{request}/{position}".encode()) % 1000
+
+
+def expected(request: str, count: int) -> list[int]:
+    """The whole answer."""
+    return [token_at(request, position) for position in range(count)]
 
 
 class FakePrefillRank:
@@ -73,6 +86,10 @@ class FakePrefillRank:
             case Adopt():
                 self.geometry = message
                 self.out.append(Adopted(self.rank, message.term, message.epoch, message.degree))
+            case Park():
+                assert not self.begun, "a drained worker owes no step"
+                self.geometry = None
+                self.out.append(Parked(self.rank, message.term, message.epoch))
             case Reserve():
                 self.chains[message.request] = message
                 self.cache.reserve(message)
@@ -105,6 +122,12 @@ class FakePrefillRank:
         for index in reservation.writable(begin.cached_tokens // BLOCK):
             block_id = array("I", begin.block_ids)[index]
             pool[block_id] = mark(self.chains[begin.request].chain, begin.request, index)
+
+
+def parse(worker: str) -> tuple[int, int]:
+    """Degree and base of a worker's name."""
+    degree, base = re.match(r"CP(\d+)\[(\d+)", worker).groups()
+    return int(degree), int(base)
 
 
 def mark(hashes: bytes, request: str, index: int) -> bytes | str:
@@ -181,6 +204,7 @@ class World:
             unplaced_wait_s=1e6,
         )
         self.now = 0.0
+        self.reports: list[ControlCommand | Refused] = []
         self.answers: dict[str, list[Answer]] = {}
         self.chains: dict[str, bytes] = {}
         self.pools: list[dict[int, bytes | str]] = [{} for _ in range(4)]
@@ -195,7 +219,7 @@ class World:
                 send=lambda rank, message: self.inbox[rank].append(message),
                 kill=lambda rank: None,
                 emit=lambda request, event: self.answers[request].append(event),
-                report=lambda command: None,
+                report=self.reports.append,
                 illegal=lambda event, reason: pytest.fail(f"{event}: {reason}"),
                 chain=self._chain,
             ),
@@ -226,6 +250,23 @@ class World:
         for member in root:
             assert not self.inbox[member], "nothing is sent to a rank that is known to be dead"
             self.start(member)
+
+    def convert(self, kind: type[Split] | type[Merge], worker: str) -> bool:
+        """Split this worker, or merge its parts into it, if that can be done now."""
+        degree, base = parse(worker)
+        try:
+            self.hub.command(kind(degree, base))
+        except IllegalEvent:
+            return False
+        return True
+
+    def conversions(self) -> list[Converted]:
+        return [report for report in self.reports if isinstance(report, Converted)]
+
+    def workers(self) -> list[str]:
+        """Names of those that serve."""
+        workers = self.hub.snapshot()["workers"]
+        return [worker["name"] for worker in workers if worker["state"] == "serving"]
 
     def submit(self, request: str, tokens: list[int], max_new_tokens: int) -> None:
         self.answers[request] = []
@@ -270,3 +311,12 @@ class World:
 
     def endings(self, request: str) -> list[Answer]:
         return [e for e in self.answers[request] if isinstance(e, Finished | Failed)]
+
+
+def assert_base_line(world: World) -> None:
+    assert world.hub.idle(), world.hub.snapshot()
+    assert not world.hub.snapshot()["requests"]
+    for rank in range(4):
+        assert world.ranks[rank].cache._table.pinned_blocks == 0
+        assert not world.ranks[rank].begun
+    assert not world.ranks[4].open

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from fake_ranks import World, token_at
+from fake_ranks import World, assert_base_line, expected
 
 from vertumnusd.control.answering import Answering
 from vertumnusd.control.lead import Lead
@@ -12,19 +12,6 @@ from vertumnusd.messages import Finished, Placed, PrefillDone, StepDone
 
 SCRIPTS = 150
 COMPOSITIONS = (("1CP2/2CP1", 1), ("2CP2", 1), ("4CP1", 1), ("2CP2", 2), ("1CP4", 2))
-
-
-def expected(request: str, count: int) -> list[int]:
-    return [token_at(request, position) for position in range(count)]
-
-
-def assert_base_line(world: World) -> None:
-    assert world.hub.idle(), world.hub.snapshot()
-    assert not world.hub.snapshot()["requests"]
-    for rank in range(4):
-        assert world.ranks[rank].cache._table.pinned_blocks == 0
-        assert not world.ranks[rank].begun
-    assert not world.ranks[4].open
 
 
 def test_a_request_is_placed_answered_and_forgotten():

@@ -17,12 +17,10 @@ import msgspec
 
 from vertumnusd.control.demand import Demand, Signal, Window
 from vertumnusd.control.fleet import Fleet, Worker, composition_name, lattice, parts
-from vertumnusd.control.reconfig import Operations
+from vertumnusd.control.reconfig import Change, Operations
 from vertumnusd.control.scheduler import Scheduler
 from vertumnusd.control.settings import Settings
 from vertumnusd.messages import ControlCommand, Decided, Placed
-
-Change = tuple[tuple[Worker, ...], tuple[Worker, ...]]  # workers before, workers after
 
 
 class Adaptation:

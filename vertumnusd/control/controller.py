@@ -35,6 +35,7 @@ from vertumnusd.messages import (
     Cancel,
     ControlCommand,
     ControlEvent,
+    Converting,
     Done,
     Drained,
     HandedOff,
@@ -84,6 +85,10 @@ class Controller:
         commands = [command for part in parts for command in part.tick(now)]
         return [*commands, *self._scheduler.dispatch()]
 
+    def plan(self, now: float, event: Split | Merge) -> Converting:
+        """What the event would begin. Raises IllegalEvent if it can not."""
+        return self._operations.plan(now, self._operations.change(event))
+
     def next_deadline(self) -> float | None:
         parts = (self._operations, self._scheduler, self._adaptation, self._replication)
         deadlines = (part.next_deadline() for part in parts)
@@ -132,10 +137,8 @@ class Controller:
             case Parked():
                 self._check_rank(event.rank, "prefill")
                 return self._operations.parked(now, event)
-            case Split():
-                return self._operations.split(now, Worker(event.degree, event.base))
-            case Merge():
-                return self._operations.merge(now, Worker(event.degree, event.base))
+            case Split() | Merge():
+                return self._operations.begin(now, *self._operations.change(event))
             case Hold():
                 self._adaptation.hold(now + event.hold_s)
                 self._replication.hold(now + event.hold_s)

@@ -87,6 +87,12 @@ def parts(worker: Worker, cp_degrees: Iterable[int]) -> tuple[Worker, ...]:
     return tuple(Worker(degree, base) for base in range(worker.base, worker.ranks.stop, degree))
 
 
+def parent(worker: Worker, cp_degrees: Iterable[int]) -> Worker | None:
+    """What a merge makes of it: the worker of the next larger degree; None at the largest."""
+    degree = min((degree for degree in cp_degrees if degree > worker.degree), default=0)
+    return Worker(degree, worker.base - worker.base % degree) if degree else None
+
+
 def lay_out(counts: Counter[int]) -> tuple[Worker, ...]:
     """Side by side, largest first: as each degree divides the next larger one, all are aligned."""
     workers: list[Worker] = []

@@ -32,10 +32,14 @@ from vertumnusd.messages import (
     Converting,
     Drained,
     DrainWorker,
+    Merge,
     Park,
     Parked,
     Resume,
+    Split,
 )
+
+Change = tuple[tuple[Worker, ...], tuple[Worker, ...]]  # workers before, workers after
 
 
 class Phase(Enum):
@@ -114,47 +118,50 @@ class Operations:
 
     # --- begin
 
-    def split(self, now: float, worker: Worker) -> list[ControlCommand]:
-        """Raises IllegalEvent unless ``worker`` serves and has a degree that can be split."""
-        after = parts(worker, self._settings.cp_degrees)
-        if not after:
-            raise IllegalEvent(f"{worker.name} cannot be split: there is no smaller degree")
-        return self.begin(now, (worker,), after)
+    def change(self, event: Split | Merge) -> Change:
+        """The workers before and after. Raises IllegalEvent if there can be no such operation."""
+        worker, degrees = Worker(event.degree, event.base), self._settings.cp_degrees
+        smaller = parts(worker, degrees) if worker.degree in degrees else ()
+        if not smaller:
+            raise IllegalEvent(f"{worker.name} has no parts: {worker.degree} is the least degree")
+        change = ((worker,), smaller) if isinstance(event, Split) else (smaller, (worker,))
+        self._check(change[0])
+        return change
 
-    def merge(self, now: float, worker: Worker) -> list[ControlCommand]:
-        """Raises IllegalEvent unless the parts that make up ``worker`` serve."""
-        degrees = self._settings.cp_degrees
-        before = parts(worker, degrees) if worker.degree in degrees else ()
-        if not before:
-            raise IllegalEvent(f"{worker.name} cannot be merged from workers of a smaller degree")
-        return self.begin(now, before, (worker,))
+    def plan(self, now: float, change: Change) -> Converting:
+        """What would begin now, as number 0."""
+        return _converting(self._operation(now, 0, *change))
 
     def begin(
         self, now: float, before: tuple[Worker, ...], after: tuple[Worker, ...]
     ) -> list[ControlCommand]:
-        for worker in before:
-            if not self._fleet.serves(worker):
-                raise IllegalEvent(f"{worker.name} does not serve")
-        settings = self._settings.reconfiguration
+        """Raises IllegalEvent unless all workers ``before`` serve."""
+        self._check(before)
         self._number += 1
-        operation = Operation(
-            self._number,
+        operation = self._operation(now, self._number, before, after)
+        self.under_way[operation.number] = operation
+        drains = [self._drain(operation, worker) for worker in before]
+        return [_converting(operation), *drains, *self._scheduler.drain(now, before)]
+
+    def _check(self, before: Iterable[Worker]) -> None:
+        for worker in before:
+            standing = self._fleet.standings.get(worker)
+            if standing is None:
+                raise IllegalEvent(f"there is no worker {worker.name}")
+            if standing.state is not WorkerState.SERVING:
+                raise IllegalEvent(f"{worker.name} does not serve, it is {standing.state.value}")
+
+    def _operation(
+        self, now: float, number: int, before: tuple[Worker, ...], after: tuple[Worker, ...]
+    ) -> Operation:
+        return Operation(
+            number,
             before,
             after,
             began=now,
-            deadline=now + settings.drain_deadline_s,
+            deadline=now + self._settings.reconfiguration.drain_deadline_s,
             predicted_drain_s=max(self._scheduler.running_s(worker) for worker in before),
         )
-        self.under_way[operation.number] = operation
-        converting = Converting(
-            operation.number,
-            operation.kind,
-            _names(before),
-            _names(after),
-            operation.predicted_drain_s,
-        )
-        drains = [self._drain(operation, worker) for worker in before]
-        return [converting, *drains, *self._scheduler.drain(now, before)]
 
     def _drain(self, operation: Operation, worker: Worker) -> DrainWorker:
         settings = self._settings.reconfiguration
@@ -284,6 +291,16 @@ class Operations:
             return None
         found = (o for o in self.under_way.values() if o.park_epoch == event.epoch)
         return next(found, None)
+
+
+def _converting(operation: Operation) -> Converting:
+    return Converting(
+        operation.number,
+        operation.kind,
+        _names(operation.before),
+        _names(operation.after),
+        operation.predicted_drain_s,
+    )
 
 
 def _names(workers: Iterable[Worker]) -> tuple[str, ...]:

@@ -40,14 +40,21 @@ from vertumnusd.messages import (
     Closed,
     ControlCommand,
     ControlEvent,
+    Converting,
     DecodeFailed,
     Dispatch,
     Done,
+    Drained,
+    DrainWorker,
     Drawn,
     Exposed,
     FromRank,
     HandedOff,
+    Hold,
     Lost,
+    Merge,
+    Park,
+    Parked,
     Placed,
     PrefillDone,
     Pulled,
@@ -58,8 +65,11 @@ from vertumnusd.messages import (
     Reject,
     Reserved,
     ReserveFailed,
+    Resume,
+    Returned,
     RoomMissing,
     Seated,
+    Split,
     StepDone,
     StepFailed,
     Submit,
@@ -159,9 +169,10 @@ class Hub:
 
     def tick(self) -> None:
         """Let deadlines pass; ranks that stopped making progress are killed."""
-        for lead in self._leads.values():
+        for lead in list(self._leads.values()):
             for rank in lead.stuck_ranks(self._effects.now()):
                 self._effects.kill(rank)
+            self._act_lead(lead.tick(self._effects.now()))
         self._carry_out(self._controller.tick(self._effects.now()))
         self._drain()
 
@@ -171,7 +182,7 @@ class Hub:
         match message:
             case Ready():
                 pass  # the supervisor's business
-            case Adopted() | BlocksChanged():
+            case Adopted() | Parked() | BlocksChanged():
                 self._events.append(message)
             case Reserved() | ReserveFailed() | StepDone() | StepFailed():
                 lead = self._lead_of_rank(message.rank)
@@ -191,6 +202,22 @@ class Hub:
             case Refused():
                 self._effects.report(message)
         self._drain()
+
+    # --- what operators do
+
+    def plan(self, event: Split | Merge) -> Converting:
+        """What the event would begin. Raises IllegalEvent if it can not."""
+        return self._controller.plan(self._effects.now(), event)
+
+    def command(self, event: Split | Merge | Hold) -> list[ControlCommand]:
+        """Let the event happen; what the controller commanded at once.
+
+        Raises IllegalEvent, and then nothing happened.
+        """
+        commands = self._controller.step(self._effects.now(), event)
+        self._carry_out(commands)
+        self._drain()
+        return commands
 
     # --- what the node shows
 
@@ -252,6 +279,14 @@ class Hub:
                     message = Adopt(command.term, command.epoch, command.degree, command.base)
                     for rank in range(command.base, command.base + command.degree):
                         self._effects.send(rank, message)
+                case Park():
+                    for rank in range(command.base, command.base + command.degree):
+                        self._effects.send(rank, command)
+                case DrainWorker():
+                    self._drain_lead(command)
+                case Resume():
+                    lead = self._leads[command.worker]
+                    self._act_lead(lead.resume(self._effects.now()))
                 case Exposed():
                     self._leads[command.worker] = self._new_lead(command)
                 case Withdrawn():
@@ -267,6 +302,11 @@ class Hub:
                 case Lost():
                     self._tell(command.request, Answering.on_lost, command.attempt, command.reason)
             self._effects.report(command)
+
+    def _drain_lead(self, command: DrainWorker) -> None:
+        lead = self._leads[command.worker]
+        now = self._effects.now()
+        self._act_lead(lead.drain(now, command.operation, command.patience_s))
 
     def _new_lead(self, exposed: Exposed) -> Lead:
         settings = self._lead_settings
@@ -338,7 +378,9 @@ class Hub:
                 case HandedOff():
                     self._events.append(command)
                     self._tell(command.request, Answering.on_handed_off)
-                case RoomMissing():
+                case Drained():
+                    self._events.append(command)
+                case RoomMissing() | Returned():
                     self._events.append(command)
                     self._tell(command.request, Answering.on_returned)
 
