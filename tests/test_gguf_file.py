@@ -8,7 +8,7 @@ import gguf
 import numpy as np
 import pytest
 
-from vertumnusd.gguf_file import GGUFError, GGUFFile
+from vertumnusd.gguf_file import GGUFError, GGUFFile, GGUFTensor
 
 MATRIX = np.arange(6 * 64, dtype=np.float32).reshape(6, 64) / 100 - 1.5
 
@@ -97,3 +97,14 @@ def test_what_is_no_gguf_file_is_refused(tmp_path: Path, content: bytes, reason:
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(GGUFError, match="No such file"):
         GGUFFile(tmp_path / "none.gguf")
+
+
+def test_a_tensor_that_cannot_be_dequantised_is_named_with_what_can(
+    path: Path, tmp_path: Path
+) -> None:
+    file = GGUFFile(path)
+    file.check_types()
+    for number, name in ((26, "I32"), (4, "4")):
+        file.tensors["plain"] = GGUFTensor((6, 64), number, 0)
+        with pytest.raises(GGUFError, match=f"tensor plain has the type {name}; .*F16, Q4_0"):
+            file.check_types()

@@ -11,12 +11,14 @@ OUR_FILES = sorted((ROOT / "vertumnusd").rglob("*.py")) + sorted((ROOT / "kernel
 
 # Folder → what its files may import of ours, besides their own folder and the messages.
 ALLOWED = {
+    "checkpoint": {"gguf_file"},
     "control": {"layout"},
     "node": {"control", "config", "checkpoint", "gguf_file", "layout", "admin_address"},
     "rank": {"layout", "checkpoint", "frames", "gguf_file", "vertumnus_kernels"},
     "simulate": {"control", "config", "layout"},
 }
 NEVER = {
+    "checkpoint": {"torch", "trio"},
     "control": {"torch", "trio", "time", "random", "logging", "structlog", "socket", "os"},
     "node": {"torch", "vertumnus_kernels"},
     "rank": {"trio"},

@@ -6,6 +6,7 @@ vocabulary of usual size. Format: https://github.com/ggml-org/ggml/blob/master/d
 
 from __future__ import annotations
 
+import functools
 import math
 import mmap
 import struct
@@ -53,26 +54,50 @@ class GGUFFile:
         except ValueError as error:  # an empty file cannot be mapped; a broken one not be parsed
             raise GGUFError(str(error)) from error
 
+    def check_types(self) -> None:
+        """Raise GGUFError for a tensor of a type that cannot be dequantised."""
+        readable = readable_types()
+        for name, tensor in self.tensors.items():
+            if tensor.type not in readable:
+                found = _type_name(tensor.type)
+                allowed = ", ".join(readable.values())
+                raise GGUFError(f"tensor {name} has the type {found}; supported are {allowed}")
+
     def rows(self, name: str, start: int, stop: int) -> NDArray[np.float32]:
-        """Rows ``start`` … ``stop - 1`` of a matrix, or elements of a vector, as float32."""
+        """Rows ``start`` … ``stop - 1`` of a matrix, or elements of a vector, as float32.
+
+        The matrices of a stack lie behind one another, and their rows are counted through.
+        """
         tensor = self.tensors[name]
-        try:
-            kind = GGMLQuantizationType(tensor.type)
-            block_elements, block_bytes = GGML_QUANT_SIZES[kind]
-        except ValueError as error:
-            raise GGUFError(f"tensor {name} has the unknown type {tensor.type}") from error
-        row_elements = math.prod(tensor.shape[1:])
-        row_bytes = row_elements * block_bytes // block_elements
+        kind = GGMLQuantizationType(tensor.type)
+        block_elements, block_bytes = GGML_QUANT_SIZES[kind]
+        row_shape = tensor.shape[-1:] if len(tensor.shape) > 1 else ()
+        row_bytes = math.prod(row_shape) * block_bytes // block_elements
         first = tensor.offset + start * row_bytes
         size = (stop - start) * row_bytes
         raw = np.frombuffer(bytearray(self._bytes[first : first + size]), np.uint8)
         if len(raw) < size:
             raise GGUFError(f"the file ends inside tensor {name}")
+        flat: NDArray[np.float32] = dequantize(raw, kind)
+        return flat.reshape(stop - start, *row_shape)
+
+
+@functools.cache
+def readable_types() -> dict[int, str]:
+    """The names of the types that ``gguf`` dequantises, by number."""
+    readable = {}
+    for kind, (_, block_bytes) in GGML_QUANT_SIZES.items():
         try:
-            flat: NDArray[np.float32] = dequantize(raw, kind)
-        except NotImplementedError as error:
-            raise GGUFError(f"tensor {name} has the unsupported type {kind.name}") from error
-        return flat.reshape(stop - start, *tensor.shape[1:])
+            dequantize(np.zeros(block_bytes, np.uint8), kind)
+        except NotImplementedError:
+            continue
+        readable[int(kind)] = kind.name
+    return readable
+
+
+def _type_name(number: int) -> str:
+    known = {int(kind): kind.name for kind in GGMLQuantizationType}
+    return known.get(number, str(number))
 
 
 class _Cursor:

@@ -20,4 +20,5 @@ from vertumnusd.messages.answers import *
 from vertumnusd.messages.base import *
 from vertumnusd.messages.control import *
 from vertumnusd.messages.feed import *
+from vertumnusd.messages.model import *
 from vertumnusd.messages.rank import *

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from vertumnusd.messages.base import Message, ModelInfo, Sampling
+from vertumnusd.messages.base import Message, Sampling
+from vertumnusd.messages.model import ModelInfo
 
 # --- node daemon → host helper, host helper → node daemon
 
