@@ -1,7 +1,8 @@
-"""A tiny random Llama as a checkpoint folder, and transformers as the oracle of what it says."""
+"""Tiny random models as checkpoint folders, and transformers as the oracle of what they say."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,6 +40,21 @@ def tiny_llama() -> LlamaForCausalLM:
 def checkpoint(tiny_llama: LlamaForCausalLM, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tiny-llama")
     tiny_llama.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The checkpoint folder of a model of ``tiny_models``."""
+
+    @functools.cache
+    def folder(name: str) -> Path:
+        from tiny_models import tiny_model
+
+        path = tmp_path_factory.mktemp(name)
+        tiny_model(name).save_pretrained(path)
+        return path
+
     return folder
 
 

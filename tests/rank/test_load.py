@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gguf
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import LlamaForCausalLM
+from tiny_models import MODELS, tiny_model, write_gguf
+from transformers import LlamaForCausalLM, PreTrainedModel
 
 from vertumnusd.checkpoint import CheckpointError, model_info
 from vertumnusd.rank.load import ALIGNMENT, load, tensor_specs
@@ -19,6 +20,7 @@ from vertumnusd.rank.weights import map_weights
 
 pytestmark = pytest.mark.ranks
 
+Folder = Callable[[str], Path]
 Weights = dict[str, torch.Tensor]
 
 
@@ -35,26 +37,42 @@ def loaded(path: Path, dtype: str = "float32") -> Weights:
         os.close(fd)
 
 
-def wanted(model: LlamaForCausalLM) -> Weights:
+def wanted(model: PreTrainedModel) -> Weights:
     state = {name.removeprefix("model."): tensor for name, tensor in model.state_dict().items()}
     weights = {"embed": state["embed_tokens.weight"], "norm": state["norm.weight"]}
-    weights["head"] = state["lm_head.weight"]
+    if not model.config.tie_word_embeddings:
+        weights["head"] = state["lm_head.weight"]
     for layer in range(model.config.num_hidden_layers):
         at = {
             name.removeprefix(f"layers.{layer}.").removesuffix(".weight"): tensor
             for name, tensor in state.items()
             if name.startswith(f"layers.{layer}.")
         }
-        qkv = [at[f"self_attn.{name}_proj"] for name in "qkv"]
-        weights |= {
-            f"layers.{layer}.attn_norm": at["input_layernorm"],
-            f"layers.{layer}.qkv": torch.cat(qkv),
-            f"layers.{layer}.o": at["self_attn.o_proj"],
-            f"layers.{layer}.mlp_norm": at["post_attention_layernorm"],
-            f"layers.{layer}.gate_up": torch.cat([at["mlp.gate_proj"], at["mlp.up_proj"]]),
-            f"layers.{layer}.down": at["mlp.down_proj"],
-        }
+        weights |= {f"layers.{layer}.{name}": tensor for name, tensor in fused(at).items()}
     return weights
+
+
+def fused(at: Weights) -> Weights:
+    """The tensors of one layer as a rank computes with them."""
+    found = {
+        "attn_norm": at["input_layernorm"],
+        "qkv": torch.cat([at[f"self_attn.{name}_proj"] for name in "qkv"]),
+        "o": at["self_attn.o_proj"],
+        "mlp_norm": at["post_attention_layernorm"],
+    }
+    found |= {
+        name: at[f"self_attn.{name}"] for name in ("q_norm", "k_norm") if f"self_attn.{name}" in at
+    }
+    if "mlp.gate" in at:
+        return found | {
+            "router": at["mlp.gate"],
+            "experts_gate_up": at["mlp.experts.gate_up_proj"].flatten(0, 1),
+            "experts_down": at["mlp.experts.down_proj"].flatten(0, 1),
+        }
+    return found | {
+        "gate_up": torch.cat([at["mlp.gate_proj"], at["mlp.up_proj"]]),
+        "down": at["mlp.down_proj"],
+    }
 
 
 def assert_equal(found: Weights, expected: Weights) -> None:
@@ -63,14 +81,16 @@ def assert_equal(found: Weights, expected: Weights) -> None:
         assert torch.equal(found[name], tensor), name
 
 
-def test_a_folder_of_one_file(checkpoint: Path, tiny_llama: LlamaForCausalLM) -> None:
-    assert_equal(loaded(checkpoint), wanted(tiny_llama))
+@pytest.mark.parametrize("name", MODELS)
+def test_a_folder_of_one_file(tiny_folder: Folder, name: str) -> None:
+    assert_equal(loaded(tiny_folder(name)), wanted(tiny_model(name)))
 
 
-def test_a_folder_of_shards(tiny_llama: LlamaForCausalLM, tmp_path: Path) -> None:
-    tiny_llama.save_pretrained(tmp_path, max_shard_size="200KB")
+@pytest.mark.parametrize("name", ["llama", "qwen3-moe"])
+def test_a_folder_of_shards(tmp_path: Path, name: str) -> None:
+    tiny_model(name).save_pretrained(tmp_path, max_shard_size="200KB")
     assert len(list(tmp_path.glob("*.safetensors"))) > 1
-    assert_equal(loaded(tmp_path), wanted(tiny_llama))
+    assert_equal(loaded(tmp_path), wanted(tiny_model(name)))
 
 
 def test_bfloat16_rounds_once(checkpoint: Path, tiny_llama: LlamaForCausalLM) -> None:
@@ -78,35 +98,11 @@ def test_bfloat16_rounds_once(checkpoint: Path, tiny_llama: LlamaForCausalLM) ->
     assert_equal(loaded(checkpoint, "bfloat16"), expected)
 
 
-def test_a_gguf_file(tiny_llama: LlamaForCausalLM, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["llama", "qwen3", "qwen3-tied", "qwen3-moe"])
+def test_a_gguf_file(tmp_path: Path, name: str) -> None:
     path = tmp_path / "tiny.gguf"
-    write_gguf(path, tiny_llama)
-    assert_equal(loaded(path), wanted(tiny_llama))
-
-
-def write_gguf(path: Path, model: LlamaForCausalLM) -> None:
-    """As llama.cpp's converter does it, the rows of q and k interleaved included."""
-    config = model.config
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
-    for name, tensor in model.state_dict().items():
-        array = tensor.numpy()
-        if "q_proj" in name or "k_proj" in name:
-            heads = config.num_key_value_heads if "k_proj" in name else config.num_attention_heads
-            halves = array.reshape(heads, 2, -1, array.shape[1])
-            array = halves.swapaxes(1, 2).reshape(array.shape)
-        writer.add_tensor(names.get_name(name, try_suffixes=(".weight",)), array)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_gguf(path, tiny_model(name))
+    assert_equal(loaded(path), wanted(tiny_model(name)))
 
 
 def folder(checkpoint: Path, tmp_path: Path, change: Any) -> Path:
@@ -132,6 +128,12 @@ def folder(checkpoint: Path, tmp_path: Path, change: Any) -> Path:
             ),
             "q_proj.bias is not of a plain llama model",
         ),
+        (
+            lambda tensors: tensors.update(
+                {"model.norm.weight": tensors["model.norm.weight"].to(torch.float8_e4m3fn)}
+            ),
+            "dtype of tensor model.norm.weight 'F8_E4M3'; supported are F32, BF16, F16",
+        ),
     ],
 )
 def test_tensors_that_do_not_fit_are_named(
@@ -139,6 +141,14 @@ def test_tensors_that_do_not_fit_are_named(
 ) -> None:
     with pytest.raises(CheckpointError, match=reason):
         loaded(folder(checkpoint, tmp_path, change))
+
+
+def test_experts_that_do_not_fit_are_named(tiny_folder: Folder, tmp_path: Path) -> None:
+    def change(tensors: Weights) -> None:
+        del tensors["model.layers.2.mlp.experts.7.up_proj.weight"]
+
+    with pytest.raises(CheckpointError, match=r"layers.2.mlp.experts.7.up_proj.weight is missing"):
+        loaded(folder(tiny_folder("qwen3-moe"), tmp_path, change))
 
 
 def test_tensors_without_a_meaning_are_let_pass(

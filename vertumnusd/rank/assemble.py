@@ -7,7 +7,7 @@ from vertumnusd.rank.collective_exchange import CollectiveExchange
 from vertumnusd.rank.exchange import Exchange
 from vertumnusd.rank.groups import Groups
 from vertumnusd.rank.kv_pool import KVPool
-from vertumnusd.rank.models.llama import Llama
+from vertumnusd.rank.models import build
 from vertumnusd.rank.prefill import Prefill
 from vertumnusd.rank.shared_exchange import SharedExchange
 from vertumnusd.rank.weights import map_weights
@@ -15,7 +15,7 @@ from vertumnusd.rank.weights import map_weights
 
 def open_prefill(start: RankStart) -> Prefill:
     """Map weights and memory, meet the other ranks. Raises CollectiveError if one does not come."""
-    model = Llama(start.model, map_weights(start.weights_fd, start.tensors, start.model.dtype))
+    model = build(start.model, map_weights(start.weights_fd, start.tensors, start.model.dtype))
     pools = [
         KVPool(fd, start.kv_blocks, start.model, start.block_tokens, rank == start.rank)
         for rank, fd in enumerate(start.kv_fds)

@@ -41,7 +41,7 @@ from vertumnusd.rank.blocks import NoRoom
 from vertumnusd.rank.decoder import Decoder
 from vertumnusd.rank.kv_pool import KVPool
 from vertumnusd.rank.link import Link, ProtocolError
-from vertumnusd.rank.models.llama import Llama
+from vertumnusd.rank.models import build
 from vertumnusd.rank.pull import copy
 from vertumnusd.rank.sampling import draw
 from vertumnusd.rank.slots import Slot, Slots
@@ -83,7 +83,7 @@ class DecodeRank:
         own = KVPool(
             start.own_kv_fd, start.own_kv_blocks, start.model, start.block_tokens, own=True
         )
-        decoder = Decoder(Llama(start.model, weights), own)
+        decoder = Decoder(build(start.model, weights), own)
         pools = [
             KVPool(fd, start.kv_blocks, start.model, start.block_tokens) for fd in start.kv_fds
         ]

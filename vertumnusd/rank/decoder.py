@@ -16,14 +16,14 @@ from torch import Tensor
 from vertumnus_kernels.attention import attend, merge
 
 from vertumnusd.rank.kv_pool import KVPool, runs
-from vertumnusd.rank.models.llama import Llama
+from vertumnusd.rank.models import Model
 from vertumnusd.rank.slots import Slot
 
 
 class Decoder:
     """The model over the decode rank's own pool."""
 
-    def __init__(self, model: Llama, pool: KVPool) -> None:
+    def __init__(self, model: Model, pool: KVPool) -> None:
         self._model = model
         self._pool = pool
         self._scale = model.info.head_dim**-0.5

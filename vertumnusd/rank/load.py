@@ -1,8 +1,9 @@
 """Loads a checkpoint into the shared weights file, tensor after tensor, a few rows at a time.
 
-The names and shapes are those that ``models/llama.py`` computes with: q, k, v of a layer lie behind
-one another as one matrix, and so do gate and up, because one large product beats several small
-ones. Matrices are (out, in). Only safetensors and GGUF are read: data, never code.
+The names and shapes are those that ``models/`` compute with: q, k, v of a layer lie behind one
+another as one matrix, and so do gate and up, because one large product beats several small ones. So
+do the experts of a layer. Matrices are (out, in). Only safetensors and GGUF are read: data, never
+code.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from vertumnusd.checkpoint import CheckpointError
+from vertumnusd.checkpoint.errors import CheckpointError
 from vertumnusd.gguf_file import GGUFError, GGUFFile
 from vertumnusd.messages import ModelInfo, TensorSpec
 from vertumnusd.rank.safetensors_folder import SafetensorsFolder
@@ -28,7 +29,7 @@ CHUNK_BYTES = (
     8 << 20
 )  # dequantised at once: bounds memory, and the time between two progress reports
 
-ROPE_TABLE = "rotary_emb.inv_freq"
+ROPE_TABLES = ("rotary_emb.inv_freq", "rope_freqs.weight")
 
 _GGUF_NAMES = {
     "embed": "token_embd",
@@ -43,7 +44,11 @@ _GGUF_NAMES = {
     "gate": "ffn_gate",
     "up": "ffn_up",
     "down": "ffn_down",
+    "q_norm": "attn_q_norm",
+    "k_norm": "attn_k_norm",
+    "router": "ffn_gate_inp",
 }
+_GGUF_EXPERT_NAMES = {"gate": "ffn_gate_exps", "up": "ffn_up_exps", "down": "ffn_down_exps"}
 _HUB_NAMES = {
     "embed": "model.embed_tokens",
     "norm": "model.norm",
@@ -57,23 +62,30 @@ _HUB_NAMES = {
     "gate": "mlp.gate_proj",
     "up": "mlp.up_proj",
     "down": "mlp.down_proj",
+    "q_norm": "self_attn.q_norm",
+    "k_norm": "self_attn.k_norm",
+    "router": "mlp.gate",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One tensor of the checkpoint: a stretch of rows of one of ours. ``layer`` −1: of no layer."""
+    """One tensor of the checkpoint: a stretch of rows of one of ours.
+
+    ``layer`` −1: of no layer. ``expert`` −1: of no expert.
+    """
 
     layer: int
     name: str
     shape: tuple[int, ...]
+    expert: int = -1
 
 
 Tensors = dict[str, tuple[Part, ...]]
 
 
 class Source(Protocol):
-    """Where parts come from, in the row order that Llama computes with."""
+    """Where parts come from, in the row order that the model computes with."""
 
     def rows(self, part: Part, start: int, stop: int) -> Tensor: ...
 
@@ -86,30 +98,52 @@ class Source(Protocol):
 
 def tensor_parts(info: ModelInfo) -> Tensors:
     """The model's tensors in file order, and what each is made of."""
-    hidden, inner = info.hidden, info.intermediate
-    q_rows, kv_rows = info.heads * info.head_dim, info.kv_heads * info.head_dim
-
-    def layer_parts(layer: int) -> Tensors:
-        def part(name: str, *shape: int) -> Part:
-            return Part(layer, name, shape)
-
-        kv = (part("k", kv_rows, hidden), part("v", kv_rows, hidden))
-        return {
-            f"layers.{layer}.attn_norm": (part("attn_norm", hidden),),
-            f"layers.{layer}.qkv": (part("q", q_rows, hidden), *kv),
-            f"layers.{layer}.o": (part("o", hidden, q_rows),),
-            f"layers.{layer}.mlp_norm": (part("mlp_norm", hidden),),
-            f"layers.{layer}.gate_up": (part("gate", inner, hidden), part("up", inner, hidden)),
-            f"layers.{layer}.down": (part("down", hidden, inner),),
-        }
-
-    tensors: Tensors = {"embed": (Part(-1, "embed", (info.vocab, hidden)),)}
+    tensors: Tensors = {"embed": (Part(-1, "embed", (info.vocab, info.hidden)),)}
     for layer in range(info.layers):
-        tensors |= layer_parts(layer)
-    tensors["norm"] = (Part(-1, "norm", (hidden,)),)
+        sparse = info.experts is not None and layer in info.experts.layers
+        parts = _attention(info, layer) | (_experts if sparse else _mlp)(info, layer)
+        tensors |= {f"layers.{layer}.{name}": made_of for name, made_of in parts.items()}
+    tensors["norm"] = (Part(-1, "norm", (info.hidden,)),)
     if not info.tied_embeddings:
-        tensors["head"] = (Part(-1, "head", (info.vocab, hidden)),)
+        tensors["head"] = (Part(-1, "head", (info.vocab, info.hidden)),)
     return tensors
+
+
+def _attention(info: ModelInfo, layer: int) -> Tensors:
+    hidden, q_rows, kv_rows = info.hidden, info.heads * info.head_dim, info.kv_heads * info.head_dim
+    rows = {"q": q_rows, "k": kv_rows, "v": kv_rows}
+    parts: Tensors = {
+        "attn_norm": (Part(layer, "attn_norm", (hidden,)),),
+        "qkv": tuple(Part(layer, name, (count, hidden)) for name, count in rows.items()),
+        "o": (Part(layer, "o", (hidden, q_rows)),),
+        "mlp_norm": (Part(layer, "mlp_norm", (hidden,)),),
+    }
+    if info.qk_norm:
+        parts |= {name: (Part(layer, name, (info.head_dim,)),) for name in ("q_norm", "k_norm")}
+    return parts
+
+
+def _mlp(info: ModelInfo, layer: int) -> Tensors:
+    hidden, inner = info.hidden, info.intermediate
+    return {
+        "gate_up": tuple(Part(layer, name, (inner, hidden)) for name in ("gate", "up")),
+        "down": (Part(layer, "down", (hidden, inner)),),
+    }
+
+
+def _experts(info: ModelInfo, layer: int) -> Tensors:
+    """One expert behind another, each with its gate before its up."""
+    assert info.experts is not None
+    hidden, inner, experts = info.hidden, info.experts.intermediate, range(info.experts.count)
+    return {
+        "router": (Part(layer, "router", (len(experts), hidden)),),
+        "experts_gate_up": tuple(
+            Part(layer, name, (inner, hidden), expert)
+            for expert in experts
+            for name in ("gate", "up")
+        ),
+        "experts_down": tuple(Part(layer, "down", (hidden, inner), expert) for expert in experts),
+    }
 
 
 def tensor_specs(info: ModelInfo) -> tuple[list[TensorSpec], int]:
@@ -157,10 +191,10 @@ def _fill(tensor: Tensor, source: Source, parts: tuple[Part, ...], head_dim: int
 def _check(source: Source, info: ModelInfo) -> None:
     """Every tensor is there in its shape, and none that the model would not use.
 
-    Two kinds without a meaning of their own are let pass: a head beside tied embeddings, and the
-    table of RoPE frequencies that old checkpoints carry.
+    Some without a meaning of their own are let pass: a head beside tied embeddings, and tables of
+    RoPE frequencies, which old checkpoints carry, and GGUF files for the ModelInfo to tell of.
     """
-    left = {n: shape for n, shape in source.shapes().items() if not n.endswith(ROPE_TABLE)}
+    left = {n: shape for n, shape in source.shapes().items() if not n.endswith(ROPE_TABLES)}
     if info.tied_embeddings:
         left.pop(source.name(Part(-1, "head", ())), None)
     for parts in tensor_parts(info).values():
@@ -176,25 +210,42 @@ def _check(source: Source, info: ModelInfo) -> None:
 
 
 class _GGUFSource:
-    """A GGUF file. Its q and k rows are interleaved for another form of RoPE; undone here."""
+    """A GGUF file.
+
+    The q and k rows of a Llama are interleaved there for another form of RoPE; undone here. The
+    experts of a layer are one stack of matrices: ``name[i]`` is its i-th.
+    """
 
     def __init__(self, path: Path, info: ModelInfo) -> None:
         self._file = GGUFFile(path)
         self._head_dim = info.head_dim
+        self._interleaved = ("q", "k") if info.architecture == "llama" else ()
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        return {name: tensor.shape for name, tensor in self._file.tensors.items()}
+        found: dict[str, tuple[int, ...]] = {}
+        for name, tensor in self._file.tensors.items():
+            if len(tensor.shape) == 3:
+                stack, *matrix = tensor.shape
+                found |= {f"{name}[{index}]": tuple(matrix) for index in range(stack)}
+            else:
+                found[name] = tensor.shape
+        return found
 
     def name(self, part: Part) -> str:
-        prefix = f"blk.{part.layer}." if part.layer >= 0 else ""
-        return f"{prefix}{_GGUF_NAMES[part.name]}.weight"
+        return self._tensor(part) + (f"[{part.expert}]" if part.expert >= 0 else "")
 
     def rows(self, part: Part, start: int, stop: int) -> Tensor:
-        rows = torch.from_numpy(self._file.rows(self.name(part), start, stop))
-        if part.name not in ("q", "k"):
+        first = max(part.expert, 0) * part.shape[0]
+        rows = torch.from_numpy(self._file.rows(self._tensor(part), first + start, first + stop))
+        if part.name not in self._interleaved:
             return rows
         pairs = rows.view(-1, self._head_dim // 2, 2, rows.shape[-1])
         return pairs.transpose(1, 2).reshape(rows.shape)
+
+    def _tensor(self, part: Part) -> str:
+        prefix = f"blk.{part.layer}." if part.layer >= 0 else ""
+        names = _GGUF_EXPERT_NAMES if part.expert >= 0 else _GGUF_NAMES
+        return f"{prefix}{names[part.name]}.weight"
 
 
 class _HubSource:
@@ -208,7 +259,10 @@ class _HubSource:
 
     def name(self, part: Part) -> str:
         prefix = f"model.layers.{part.layer}." if part.layer >= 0 else ""
-        return f"{prefix}{_HUB_NAMES[part.name]}.weight"
+        name = _HUB_NAMES[part.name]
+        if part.expert >= 0:
+            name = name.replace("mlp.", f"mlp.experts.{part.expert}.")
+        return f"{prefix}{name}.weight"
 
     def rows(self, part: Part, start: int, stop: int) -> Tensor:
         return self._folder.rows(self.name(part), start, stop)

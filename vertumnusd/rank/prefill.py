@@ -25,7 +25,7 @@ from vertumnusd.messages import Begin, RankStart
 from vertumnusd.rank.exchange import KV, Exchange, Fetched, Prefix, Spans
 from vertumnusd.rank.groups import Group, Groups
 from vertumnusd.rank.kv_pool import KVPool
-from vertumnusd.rank.models.llama import Llama
+from vertumnusd.rank.models import Model
 from vertumnusd.rank.plan import Chunk, block_runs, chunks
 
 
@@ -60,7 +60,7 @@ class Prefill:
     def __init__(
         self,
         start: RankStart,
-        model: Llama,
+        model: Model,
         pool: KVPool,
         exchange: Exchange,
         groups: Groups,

@@ -8,10 +8,11 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from vertumnusd.checkpoint import CheckpointError
+from vertumnusd.checkpoint.errors import CheckpointError, need_one
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+DTYPES = ("F32", "BF16", "F16")  # others are codes that mean nothing without a table of scales
 
 
 class SafetensorsFolder:
@@ -27,7 +28,13 @@ class SafetensorsFolder:
             raise CheckpointError(f"cannot be read: {error}") from error
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        return {name: tuple(file.get_slice(name).get_shape()) for name, file in self._files.items()}
+        """The shapes of all tensors. CheckpointError for a dtype that is not a plain float."""
+        shapes = {}
+        for name, file in self._files.items():
+            tensor = file.get_slice(name)
+            need_one(f"dtype of tensor {name}", tensor.get_dtype(), DTYPES)
+            shapes[name] = tuple(tensor.get_shape())
+        return shapes
 
     def rows(self, name: str, start: int, stop: int) -> Tensor:
         """Rows ``start`` … ``stop - 1`` of a tensor, in the dtype it is stored in."""
