@@ -10,7 +10,7 @@ from scenario import PREFILL_TIME, blocks, boot, settings
 
 from vertumnusd.control.controller import Controller
 from vertumnusd.control.fleet import Worker
-from vertumnusd.control.promised import Promised, common_blocks
+from vertumnusd.control.promised import Promised, common_blocks, marks
 from vertumnusd.messages import Cancel, Placed, PrefillDone, Submit
 
 LEFT, RIGHT = Worker(1, 0), Worker(1, 1)
@@ -21,29 +21,25 @@ def chain(path: str) -> bytes:
 
 
 def test_a_worker_promises_the_longest_prefix_of_its_chains():
-    promised = Promised(mark_blocks=1)
-    promised.add(LEFT, chain("abcd"))
-    promised.add(RIGHT, chain("abx"))
-    assert promised.prefixes(chain("abcz")) == [(1 << RIGHT.base, 2), (1 << LEFT.base, 3)]
-    assert promised.prefixes(chain("b")) == []
+    promised = Promised()
+    promised.add(LEFT, blocks("abcd"))
+    promised.add(RIGHT, blocks("abx"))
+    assert promised.prefixes(blocks("abcz")) == [(1 << RIGHT.base, 2), (1 << LEFT.base, 3)]
+    assert promised.prefixes(blocks("b")) == []
 
 
 def test_a_chain_promised_twice_stays_until_both_are_gone():
-    promised = Promised(mark_blocks=1)
-    promised.add(LEFT, chain("ab"))
-    promised.add(LEFT, chain("abc"))
-    promised.remove(LEFT, chain("abc"))
-    assert promised.prefixes(chain("abc")) == [(1 << LEFT.base, 2)]
-    promised.remove(LEFT, chain("ab"))
+    promised = Promised()
+    promised.add(LEFT, blocks("ab"))
+    promised.add(LEFT, blocks("abc"))
+    promised.remove(LEFT, blocks("abc"))
+    assert promised.prefixes(blocks("abc")) == [(1 << LEFT.base, 2)]
+    promised.remove(LEFT, blocks("ab"))
     assert not promised
 
 
-def test_small_blocks_are_promised_in_whole_stretches():
-    promised = Promised(mark_blocks=3)
-    promised.add(LEFT, chain("abcdefgh"))
-    assert len(promised) == 2
-    assert promised.prefixes(chain("abcdefgh")) == [(1 << LEFT.base, 6)]
-    assert promised.prefixes(chain("abcde")) == [(1 << LEFT.base, 3)]
+def test_marks_are_the_ends_of_whole_stretches():
+    assert marks(chain("abcdefgh"), 3) == [blocks("abc")[-1], blocks("abcdef")[-1]]
 
 
 paths = st.text("ab", max_size=12)
@@ -51,21 +47,21 @@ paths = st.text("ab", max_size=12)
 
 @given(st.lists(st.tuples(st.booleans(), st.sampled_from([LEFT, RIGHT]), paths)), paths)
 def test_promises_are_those_of_the_chains_that_are_left(steps, probe):
-    promised = Promised(mark_blocks=2)
+    promised = Promised()
     left: list[tuple[Worker, str]] = []
     for adds, worker, path in steps:
         if adds:
-            promised.add(worker, chain(path))
+            promised.add(worker, blocks(path))
             left.append((worker, path))
         elif left:
             gone, path = left.pop(len(path) % len(left))
-            promised.remove(gone, chain(path))
+            promised.remove(gone, blocks(path))
     expected = {}
     for worker in (LEFT, RIGHT):
         shared = [common_blocks(chain(path), chain(probe)) for w, path in left if w == worker]
-        if longest := max(shared, default=0) // 2 * 2:
+        if longest := max(shared, default=0):
             expected[1 << worker.base] = longest
-    found = promised.prefixes(chain(probe))
+    found = promised.prefixes(blocks(probe))
     assert {bit: n for mask, n in found for bit in (1, 2) if mask & bit} == expected
     assert [n for _, n in found] == sorted(n for _, n in found)
 

@@ -15,7 +15,7 @@ from vertumnusd.control.errors import IllegalEvent
 from vertumnusd.control.fleet import Worker
 from vertumnusd.control.homes import Homes
 from vertumnusd.control.loads import Loads
-from vertumnusd.control.promised import Promised
+from vertumnusd.control.promised import Promised, marks
 from vertumnusd.control.request import Request, Stage
 from vertumnusd.control.settings import Settings
 from vertumnusd.control.worker_queue import Blocked, WorkerQueue
@@ -41,7 +41,7 @@ class Ledger:
         self.draining: dict[Worker, WorkerQueue] = {}  # nothing waits there, nor is placed
         self.requests: dict[str, Request] = {}
         self.unplaced: dict[str, Request] = {}  # in order of their deadlines
-        self.promised = Promised(settings.mark_blocks)
+        self.promised = Promised()
         self.queued_tokens = 0  # of requests not dispatched
         self.totals = Counter(dict.fromkeys(TOTALS, 0))
         self._settings = settings
@@ -56,6 +56,7 @@ class Ledger:
             accepted_at=now,
             blocks=self._settings.blocks(submit.input_tokens),
             decode_blocks=admission.decode_blocks(self._settings, submit),
+            marks=marks(submit.chain, self._settings.mark_blocks),
         )
         self.requests[submit.request] = request
         self.queued_tokens += submit.input_tokens
@@ -103,7 +104,7 @@ class Ledger:
         queue.wait(request)
         if self._settings.policy == "ours" and request.submit.keep:
             request.promised = True
-            self.promised.add(worker, request.submit.chain)
+            self.promised.add(worker, request.marks)
 
     def dispatch(
         self, request: Request, home: int, fresh_blocks: int, decode_rank: int, service_s: float
@@ -165,7 +166,7 @@ class Ledger:
         """The request has produced its blocks, or will not."""
         if request.promised:
             assert request.worker is not None
-            self.promised.remove(request.worker, request.submit.chain)
+            self.promised.remove(request.worker, request.marks)
             request.promised = False
 
     def release_home(self, request: Request) -> None:

@@ -7,7 +7,7 @@ left to compute, so only blocks that end before the last token count.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from vertumnusd.control.fleet import Worker
 from vertumnusd.control.loads import Loads
@@ -50,8 +50,9 @@ class Matching:
         """
         homes_with = {blocks: homes for homes, blocks in self._cached(request)}
         if self._promised:
-            for workers, blocks in self._promised.prefixes(self._usable_chain(request)):
-                homes_with[blocks] = homes_with.get(blocks, 0) | workers
+            stride = self._settings.mark_blocks
+            for workers, count in self._promised.prefixes(self._usable_marks(request)):
+                homes_with[count * stride] = homes_with.get(count * stride, 0) | workers
         block_tokens = self._settings.block_tokens
         longest_first = sorted(homes_with.items(), reverse=True)
         return [(homes, blocks * block_tokens) for blocks, homes in longest_first]
@@ -63,16 +64,17 @@ class Matching:
 
     def observe(self, request: Request, worker: Worker, cached_tokens: int) -> None:
         """Algorithm 1: the path that it reuses, and what it misses where it would rather be."""
-        path, preferred = self._usable_chain(request), request.preferred_degree
-        reused = cached_tokens // self._settings.block_tokens
-        self.statistics.reuse(path[: reused * HASH_BYTES], worker.degree)
+        path, preferred = request.marks, request.preferred_degree
+        stride = self._settings.mark_blocks
+        reused = cached_tokens // (self._settings.block_tokens * stride)
+        self.statistics.reuse(path[:reused], worker.degree)
         cached = self._cached(request)
-        longest = max((blocks for _, blocks in cached), default=0)
+        longest = max((blocks for _, blocks in cached), default=0) // stride
         there = (n for homes, n in cached if self._loads.any_with(homes, preferred))
-        at_preferred = max(there, default=0)
+        at_preferred = max(there, default=0) // stride
         if at_preferred < longest:
-            path = path[: longest * HASH_BYTES]
-            self.statistics.miss(path, at_preferred, preferred, request.input_tokens)
+            tokens = request.input_tokens
+            self.statistics.miss(path[:longest], at_preferred, preferred, tokens)
 
     def _cached(self, request: Request) -> list[tuple[int, int]]:
         """The trie's answer; asked once if a request is placed and dispatched in one step."""
@@ -81,6 +83,10 @@ class Matching:
             cached = self.trie.prefixes(self._usable_chain(request))
             self._last = (request, self.trie.revision, cached)
         return cached
+
+    def _usable_marks(self, request: Request) -> Sequence[bytes]:
+        stride_tokens = self._settings.block_tokens * self._settings.mark_blocks
+        return request.marks[: (request.input_tokens - 1) // stride_tokens]
 
     def _usable_chain(self, request: Request) -> bytes:
         usable = (request.input_tokens - 1) // self._settings.block_tokens

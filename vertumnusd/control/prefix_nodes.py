@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from vertumnusd.control.prefix_trie import PrefixTrie, bits
+from vertumnusd.control.run_table import NONE
 
 __all__ = ["PrefixNodes", "bits"]
 
@@ -27,11 +28,12 @@ class PrefixNodes:
     def chain_to(self, block: bytes) -> bytes:
         """The names of its path, the block's own last."""
         node = self._trie.node(block)
-        tree, names = self._trie.tree, []
-        while node is not None and node >= 0:
-            names.append(tree.name(node))
-            node = tree.parent(node)
-        return b"".join(reversed(names))
+        tree, stretches = self._trie.tree, []
+        while node is not None and node != NONE:
+            run = tree.run_of[node]
+            stretches.append(tree.names[2 * tree.runs.start[run] : 2 * node + 2].tobytes())
+            node = tree.runs.up[run]
+        return b"".join(reversed(stretches))
 
     def kept_behind(self, block: bytes, home: int) -> set[bytes]:
         """Blocks that follow it, of any chain, and that a rank of the home has."""

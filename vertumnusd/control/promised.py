@@ -11,7 +11,7 @@ one stretch, never long.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 from vertumnusd.control.fleet import Worker
 from vertumnusd.messages import HASH_BYTES
@@ -20,18 +20,17 @@ from vertumnusd.messages import HASH_BYTES
 class Promised:
     """A multiset of chains for each worker; a chain counts as long as someone will produce it."""
 
-    def __init__(self, mark_blocks: int) -> None:
-        self._stride = mark_blocks
+    def __init__(self) -> None:
         self._workers: dict[bytes, int] = {}  # by mark: a bit for the first rank of each worker
         self._again: dict[tuple[bytes, int], int] = {}  # more chains of a worker through a mark
 
     def __len__(self) -> int:
         return len(self._workers)
 
-    def add(self, worker: Worker, chain: bytes) -> None:
+    def add(self, worker: Worker, path: Sequence[bytes]) -> None:
+        """``path``: the marks of a chain."""
         base, workers, known = worker.base, self._workers, 0
-        names = list(marks(chain, self._stride))
-        for mark in names:
+        for mark in path:
             there = workers.get(mark, 0)
             if not there:
                 break  # nor is any mark behind it
@@ -40,45 +39,44 @@ class Promised:
             else:
                 workers[mark] = there | 1 << base
             known += 1
-        workers.update(dict.fromkeys(names[known:], 1 << base))
+        workers.update(dict.fromkeys(path[known:], 1 << base))
 
-    def remove(self, worker: Worker, chain: bytes) -> None:
+    def remove(self, worker: Worker, path: Sequence[bytes]) -> None:
         base, workers = worker.base, self._workers
-        names = list(marks(chain, self._stride))
-        for number, mark in enumerate(names):
+        for number, mark in enumerate(path):
             more = self._again.get((mark, base), 0)
             if more > 1:
                 self._again[mark, base] = more - 1
             elif more:
                 del self._again[mark, base]
             elif workers[mark] == 1 << base:
-                for rest in names[number:]:  # which are nobody else's either
+                for rest in path[number:]:  # which are nobody else's either
                     del workers[rest]
                 return
             else:
                 workers[mark] ^= 1 << base
 
-    def prefixes(self, chain: bytes) -> list[tuple[int, int]]:
-        """Workers (a bit for the first rank of each) and the blocks that they will have of it.
+    def prefixes(self, path: Sequence[bytes]) -> list[tuple[int, int]]:
+        """Workers (a bit for the first rank of each) and the marks that they will have of it.
 
-        Shortest first; workers that promise none are left out.
+        Fewest first; workers that promise none are left out.
         """
         found: list[tuple[int, int]] = []
-        before = blocks = 0
-        for mark in marks(chain, self._stride):
+        before = 0
+        for count, mark in enumerate(path):
             workers = self._workers.get(mark, 0)
-            if workers != before and blocks:
-                found.append((before ^ workers, blocks))
+            if workers != before and count:
+                found.append((before ^ workers, count))
             if not workers:
                 return found
-            before, blocks = workers, blocks + self._stride
-        return [*found, (before, blocks)] if blocks else found
+            before = workers
+        return [*found, (before, len(path))] if before else found
 
 
-def marks(chain: bytes, stride: int) -> Iterator[bytes]:
+def marks(chain: bytes, stride: int) -> list[bytes]:
     """The names of every ``stride``-th block."""
     step = HASH_BYTES * stride
-    return (chain[end - HASH_BYTES : end] for end in range(step, len(chain) + 1, step))
+    return [chain[end - HASH_BYTES : end] for end in range(step, len(chain) + 1, step)]
 
 
 def common_blocks(one: bytes, other: bytes) -> int:

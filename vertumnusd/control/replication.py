@@ -7,10 +7,13 @@ workers of that degree with a home that holds the whole path to z:
     r > 0 and access > r·θ_intra    intra-degree candidate, by access / r, deepest first on ties
     r > 0 and access < r·θ_reclaim  reclaim candidate, by least access / r
 
-A bounded number of each is done, then both statistics decay. What is done is a ``Transfer``: known
-from ``Replicate`` to its answer, with room reserved at the destination. It is no replica: the
-prefix trie learns of the copy by the ranks' reports, after all of them installed it, and of a
-deletion likewise.
+A scan does not look at every node: only those whose statistics passed the threshold can be copied,
+of which the highest are examined, and what is reclaimed is found among the nodes that were not
+used for longest. A bounded number of each is done, then both statistics decay.
+
+What is done is a ``Transfer``: known from ``Replicate`` to its answer, with room reserved at the
+destination. It is no replica: the prefix trie learns of the copy by the ranks' reports, after all
+of them installed it, and of a deletion likewise.
 
 Never reclaimed: what a request at the home's worker needs, what a transfer reads or builds on, and
 what a block kept behind it needs.
@@ -18,11 +21,12 @@ what a block kept behind it needs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from heapq import nlargest, nsmallest
 from typing import Any, NamedTuple
 
+from vertumnusd.control.decaying import Decaying
 from vertumnusd.control.fleet import Fleet
 from vertumnusd.control.hot_prefixes import HotPrefixes, prefix_name
 from vertumnusd.control.prefix_nodes import PrefixNodes, bits
@@ -31,7 +35,8 @@ from vertumnusd.control.scheduler import Scheduler
 from vertumnusd.control.settings import Settings
 from vertumnusd.messages import HASH_BYTES, ControlCommand, Reclaim, Replicate
 
-EXAMINED = 256  # of each kind, a scan: the candidates that rank first
+EXAMINED = 128  # nodes of each kind and degree, a scan: a scan must not hold up requests
+PLANNED = 32  # of each kind, a scan: the candidates that rank first
 
 
 class Candidate(NamedTuple):
@@ -40,8 +45,7 @@ class Candidate(NamedTuple):
     node: bytes
     degree: int
     holders: int  # homes with the whole path, at any degree: a bit for the base rank of each
-    access: float
-    missed: float
+    value: float  # missed of an inter-degree candidate, else access
     replicas: int
 
 
@@ -140,31 +144,32 @@ class Replication:
     # --- the scan
 
     def _scan(self, now: float) -> list[ControlCommand]:
-        inter, intra, reclaim = self._candidates()
-        return [
-            *self._replicate_all(now, "inter", self._by_gain(inter)),
-            *self._replicate_all(now, "intra", nsmallest(EXAMINED, intra, key=self._by_use)),
-            *self._reclaim_all(nsmallest(EXAMINED, reclaim, key=_by_disuse)),
-        ]
-
-    def _candidates(self) -> tuple[list[Candidate], list[Candidate], list[Candidate]]:
-        settings = self._settings
+        settings, access, missed = self._settings, self._statistics.access, self._statistics.missed
         inter: list[Candidate] = []
         intra: list[Candidate] = []
         reclaim: list[Candidate] = []
         for degree in sorted({worker.degree for worker in self._fleet.serving()}):
-            bases = sum(1 << homes[0] for homes in self._places(degree))
-            for node, access, missed in self._statistics.nodes(degree):
-                holders = self._nodes.holders(node)
-                replicas = (self._by_base(holders, degree) & bases).bit_count()
-                candidate = Candidate(node, degree, holders, access, missed, replicas)
-                if holders and not replicas and missed > settings.inter_missed_s:
-                    inter.append(candidate)
-                if replicas and access > replicas * settings.intra_accesses:
-                    intra.append(candidate)
-                if replicas and access < replicas * settings.reclaim_accesses:
-                    reclaim.append(candidate)
-        return inter, intra, reclaim
+            for c in self._candidates(degree, _highest(missed[degree])):
+                if c.holders and not c.replicas:
+                    inter.append(c)
+            for c in self._candidates(degree, _highest(access[degree])):
+                if c.replicas and c.value > c.replicas * settings.intra_accesses:
+                    intra.append(c)
+            for c in self._candidates(degree, access[degree].coldest(EXAMINED)):
+                if c.replicas and c.value < c.replicas * settings.reclaim_accesses:
+                    reclaim.append(c)
+        return [
+            *self._replicate_all(now, "inter", self._by_gain(inter)),
+            *self._replicate_all(now, "intra", nsmallest(PLANNED, intra, key=self._by_use)),
+            *self._reclaim_all(nsmallest(PLANNED, reclaim, key=_by_disuse)),
+        ]
+
+    def _candidates(self, degree: int, nodes: Iterable[tuple[float, bytes]]) -> Iterator[Candidate]:
+        bases = sum(1 << homes[0] for homes in self._places(degree))
+        for value, node in nodes:
+            holders = self._nodes.holders(node)
+            replicas = (self._by_base(holders, degree) & bases).bit_count()
+            yield Candidate(node, degree, holders, value, replicas)
 
     def _by_base(self, holders: int, degree: int) -> int:
         """A bit at the base of each aligned set of ``degree`` ranks that has a holder."""
@@ -181,14 +186,14 @@ class Replication:
     def _by_gain(self, inter: list[Candidate]) -> list[Candidate]:
         """Most missed for each block that would have to be copied."""
         gains = {}
-        for candidate in nlargest(EXAMINED, inter, key=lambda candidate: candidate.missed):
+        for candidate in nlargest(PLANNED, inter, key=lambda candidate: candidate.value):
             copy = self._plan(candidate)
             if copy is not None and copy.blocks:
-                gains[candidate] = candidate.missed / copy.blocks
+                gains[candidate] = candidate.value / copy.blocks
         return sorted(gains, key=lambda c: (-gains[c], -self._nodes.depth(c.node), c.node))
 
     def _by_use(self, candidate: Candidate) -> tuple[float, int, bytes]:
-        use = candidate.access / candidate.replicas
+        use = candidate.value / candidate.replicas
         return -use, -self._nodes.depth(candidate.node), candidate.node
 
     # --- copies
@@ -339,4 +344,8 @@ def _related(one: Copy, other: Copy) -> bool:
 
 
 def _by_disuse(candidate: Candidate) -> tuple[float, bytes]:
-    return candidate.access / candidate.replicas, candidate.node
+    return candidate.value / candidate.replicas, candidate.node
+
+
+def _highest(statistic: Decaying) -> list[tuple[float, bytes]]:
+    return nlargest(EXAMINED, statistic.high())

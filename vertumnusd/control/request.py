@@ -15,6 +15,7 @@ Done, a loss or a cancel ends it from any stage. What it holds, and the stages i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -43,6 +44,7 @@ class Request:
     accepted_at: float
     blocks: int  # of its input
     decode_blocks: int  # of its input and answer; 0 if it decodes nothing
+    marks: Sequence[bytes] = ()  # of its chain (``promised.py``)
     stage: Stage = Stage.UNPLACED
     worker: Worker | None = None
     predicted_ns: int = 0
