@@ -5,7 +5,7 @@ Each value was worked out by hand; the working stands beside it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -15,11 +15,14 @@ from vertumnusd.control.decaying import Decaying
 from vertumnusd.control.demand import Demand, Window
 from vertumnusd.control.fleet import Worker, composition_name
 from vertumnusd.control.initial_composition import composition_for
-from vertumnusd.control.placement import Candidate, Policy
+from vertumnusd.control.placement import Kind, Policy, Terms, Wait
 from vertumnusd.control.prefill_time import Coefficients, PrefillTime, work
 from vertumnusd.control.prefix_statistics import PrefixStatistics
+from vertumnusd.control.request import Request
 from vertumnusd.control.settings import ReconfigurationSettings, SloClass
 from vertumnusd.control.slo import SloAccount
+from vertumnusd.control.worker_queue import Discipline, WorkerQueue
+from vertumnusd.messages import Submit
 
 # Ê_C(R, P) = 2 + R/C seconds: 8 tokens take 10 s at degree 1, 6 s at degree 2, 4 s at degree 4.
 SIMPLE = PrefillTime(Coefficients(d_s=2.0, a_s=0.0, b_s=0.0, c_s=1.0, alpha_s=0.0))
@@ -47,54 +50,106 @@ def test_prefill_time_E():
 
 def test_placement_J():
     policy = Policy(SIMPLE, beta=1.5, lambda_=0.5)
-    terms = policy.price(Candidate(CP2, queue_s=3.0, cached_tokens=4), 12, smallest_degree=1)
-    # P = 4 of 12, so R = 8; s = Ê_2 = 2 + 8/2
-    assert terms.service_s == 6.0
+    # P = 4 of 12, so R = 8; q = 3, and two requests wait behind this one
+    terms = placed(policy, [(CP2, 3.0, 4, 2), (CP1, 99.0, 0, 0)], 12)
+    # s = Ê_2 = 2 + 8/2
+    assert terms.price.service_s == 6.0
     # λ·(2·6 − 1·Ê_1) with Ê_1 = 2 + 8
-    assert terms.gpu_price_s == pytest.approx(0.5 * 2)
-    # q + β·s + price
-    assert terms.cost_s == pytest.approx(3 + 1.5 * 6 + 1)
+    assert terms.price.gpu_price_s == pytest.approx(0.5 * 2)
+    assert terms.delay_s == pytest.approx(2 * 6)
+    # q + n·s + β·s + price
+    assert terms.cost_s == pytest.approx(3 + 12 + 1.5 * 6 + 1)
 
 
 def test_placement_takes_the_smallest_J():
     policy = Policy(SIMPLE, beta=1.0, lambda_=1.0)
     # 8 tokens: CP1 costs 0 + 10 + (10 − 10) = 10; CP2 costs q + 6 + (12 − 10) = q + 8
-    assert chosen(policy, [Candidate(CP1, 0.0, 0), Candidate(CP2, 1.9, 0)]) == CP2
-    assert chosen(policy, [Candidate(CP1, 0.0, 0), Candidate(CP2, 2.1, 0)]) == CP1
+    assert placed(policy, [(CP1, 0.0, 0, 0), (CP2, 1.9, 0, 0)]).worker == CP2
+    assert placed(policy, [(CP1, 0.0, 0, 0), (CP2, 2.1, 0, 0)]).worker == CP1
 
 
 def test_placement_uses_the_prefix_of_each_worker():
     policy = Policy(SIMPLE, beta=1.0, lambda_=0.0)
     # CP1 with 6 of 8 cached: 2 + 2 = 4; CP2 without: 2 + 8/2 = 6
-    assert chosen(policy, [Candidate(CP1, 0.0, 6), Candidate(CP2, 0.0, 0)]) == CP1
+    assert placed(policy, [(CP1, 0.0, 6, 0), (CP2, 0.0, 0, 0)]).worker == CP1
     # a queue of 3 s outweighs the prefix: 7 against 6
-    assert chosen(policy, [Candidate(CP1, 3.0, 6), Candidate(CP2, 0.0, 0)]) == CP2
+    assert placed(policy, [(CP1, 3.0, 6, 0), (CP2, 0.0, 0, 0)]).worker == CP2
     # β = 2 keeps the prefix together: 3 + 2·4 = 11 against 2·6 = 12
     patient = Policy(SIMPLE, beta=2.0, lambda_=0.0)
-    assert chosen(patient, [Candidate(CP1, 3.0, 6), Candidate(CP2, 0.0, 0)]) == CP1
+    assert placed(patient, [(CP1, 3.0, 6, 0), (CP2, 0.0, 0, 0)]).worker == CP1
 
 
-def test_placement_C_min_is_the_smallest_degree_among_the_candidates():
+def test_placement_counts_whom_the_request_delays():
+    policy = Policy(SIMPLE, beta=1.0, lambda_=0.0)
+    # CP2 takes 6 s, and two that wait there 6 s longer each: 18 s; CP1 takes 10 s behind 7 s
+    assert placed(policy, [(CP2, 0.0, 0, 2), (CP1, 7.0, 0, 0)]).worker == CP1
+    assert placed(policy, [(CP2, 0.0, 0, 2), (CP1, 9.0, 0, 0)]).worker == CP2
+
+
+def test_placement_C_min_is_the_smallest_degree_that_serves():
     policy = Policy(SIMPLE, beta=1.0, lambda_=1.0)
     # against degree 1: 4·4 − 1·10; against degree 2: 4·4 − 2·6
-    terms, _ = policy.place([Candidate(CP4, 0.0, 0), Candidate(CP1, 99.0, 0)], 8)
-    assert terms.gpu_price_s == pytest.approx(6)
-    terms, _ = policy.place([Candidate(CP4, 0.0, 0), Candidate(CP2, 99.0, 0)], 8)
-    assert terms.gpu_price_s == pytest.approx(4)
+    terms = placed(policy, [(CP4, 0.0, 0, 0), (CP1, 99.0, 0, 0)])
+    assert terms.price.gpu_price_s == pytest.approx(6)
+    terms = placed(policy, [(CP4, 0.0, 0, 0), (CP2, 99.0, 0, 0)])
+    assert terms.price.gpu_price_s == pytest.approx(4)
 
 
 def test_preferred_degree_is_that_of_argmin_J_minus_q():
-    candidates = [Candidate(CP1, 0.0, 0), Candidate(CP2, 100.0, 0)]
+    states = [(CP1, 0.0, 0, 0), (CP2, 100.0, 0, 0)]
     # J − q at λ = 1: 10 for CP1, 6 + 2 for CP2; the queue does not count
-    terms, preferred = Policy(SIMPLE, beta=1.0, lambda_=1.0).place(candidates, 8)
-    assert (terms.candidate.worker, preferred) == (CP1, 2)
+    kinds, wait = kinds_of(states)
+    terms, preferred = Policy(SIMPLE, beta=1.0, lambda_=1.0).place(kinds, 8, wait)
+    assert terms is not None
+    assert (terms.worker, preferred) == (CP1, 2)
     # at λ = 3: 10 against 6 + 6
-    _, preferred = Policy(SIMPLE, beta=1.0, lambda_=3.0).place(candidates, 8)
+    _, preferred = Policy(SIMPLE, beta=1.0, lambda_=3.0).place(kinds, 8, wait)
     assert preferred == 1
 
 
-def chosen(policy: Policy, candidates: list[Candidate]) -> Worker:
-    return policy.place(candidates, 8)[0].candidate.worker
+def test_shortest_first_q_and_n():
+    queue = WorkerQueue(CP1, Discipline(shortest_first=True, remaining=True))
+    for name, service_s in (("running", 5.0), ("long", 4.0), ("short", 1.0)):
+        queue.add(request(name), service_s)
+        if name == "running":
+            queue.dispatch_first(now_ns=10 * 10**9)
+    # at 12 s, 3 s of the running one are left; 2 s go behind the short one and before the long one
+    turn = queue.discipline.turn(request("new"), 2.0)
+    assert queue.wait_of(12 * 10**9, turn) == Wait(3.0 + 1.0, behind=1)
+    # an overdue one counts nothing
+    assert queue.wait_of(16 * 10**9, turn) == Wait(1.0, behind=1)
+    # seconds of waiting make up for prefill time: who came 60 s later goes behind 4 s with 1 s
+    late = queue.discipline.turn(request("late", accepted_at=60.0), 1.0)
+    assert queue.wait_of(12 * 10**9, late) == Wait(3.0 + 1.0 + 4.0, behind=0)
+
+
+def test_the_published_q_is_the_sum_of_the_unfinished():
+    queue = WorkerQueue(CP1, Discipline(shortest_first=False, remaining=False))
+    for name, service_s in (("running", 5.0), ("long", 4.0)):
+        queue.add(request(name), service_s)
+    queue.dispatch_first(now_ns=10 * 10**9)
+    assert queue.wait_of(12 * 10**9, turn=9.0) == Wait(9.0, behind=0)
+
+
+State = tuple[Worker, float, int, int]  # q, cached tokens, n
+
+
+def kinds_of(states: list[State]) -> tuple[list[Kind], Callable[[Worker, float], Wait]]:
+    waits = {worker: Wait(queue_s, behind) for worker, queue_s, _, behind in states}
+    kinds = [Kind(w.degree, cached, [(queue_s, w)]) for w, queue_s, cached, _ in states]
+    return kinds, lambda worker, service_s: waits[worker]
+
+
+def placed(policy: Policy, states: list[State], input_tokens: int = 8) -> Terms:
+    kinds, wait = kinds_of(states)
+    terms, _ = policy.place(kinds, input_tokens, wait)
+    assert terms is not None
+    return terms
+
+
+def request(name: str, accepted_at: float = 0.0) -> Request:
+    submit = Submit(name, 0, 8, b"", 1)
+    return Request(submit, arrival=1, accepted_at=accepted_at, blocks=1, decode_blocks=0)
 
 
 # --- capacity, demand, decision

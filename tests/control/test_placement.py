@@ -2,51 +2,79 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from vertumnusd.control.fleet import Worker
-from vertumnusd.control.placement import Candidate, Policy
+from vertumnusd.control.placement import Kind, Policy, Terms, Wait
 from vertumnusd.control.prefill_time import Coefficients, PrefillTime
 
 # Ê_C(R, P) = R / C
 POLICY = Policy(PrefillTime(Coefficients(0.0, 0.0, 0.0, 1.0, 0.0)), beta=1.0, lambda_=0.0)
 
+State = tuple[Worker, int, float, float, int]  # cached tokens, least q, q, n
+
+
+def place(states: list[State], tokens: int, limit_s: float = 1e9) -> tuple[Terms | None, int]:
+    waits = {worker: Wait(queue_s, behind) for worker, _, _, queue_s, behind in states}
+    kinds = defaultdict(list)
+    for worker, cached, least_s, _, _ in states:
+        kinds[worker.degree, cached].append((least_s, worker))
+    offered = [Kind(*kind, sorted(workers)) for kind, workers in kinds.items()]
+    return POLICY.place(offered, tokens, lambda worker, service_s: waits[worker], limit_s)
+
+
+def chosen(*states: tuple[Worker, int, float]) -> Worker:
+    terms, _ = place([(w, cached, q, q, 0) for w, cached, q in states], 8)
+    assert terms is not None
+    return terms.worker
+
 
 def test_of_equal_costs_the_shorter_queue_wins():
-    # 8 tokens: 0 s queue and 8 s, or 4 s queue and 4 s
-    cached, empty = Candidate(Worker(1, 0), 4.0, 4), Candidate(Worker(1, 1), 0.0, 0)
-    assert POLICY.place([cached, empty], 8)[0].candidate == empty
+    # 8 tokens: 4 s queue and 4 s, or 0 s queue and 8 s
+    assert chosen((Worker(1, 0), 4, 4.0), (Worker(1, 1), 0, 0.0)) == Worker(1, 1)
 
 
 def test_of_equal_costs_and_queues_the_longer_prefix_wins():
     # Ê = 4 either way: 8 tokens on two ranks, or 4 uncached ones on one
-    cached, wide = Candidate(Worker(1, 2), 1.0, 4), Candidate(Worker(2, 0), 1.0, 0)
-    assert POLICY.place([wide, cached], 8)[0].candidate == cached
+    assert chosen((Worker(2, 0), 0, 1.0), (Worker(1, 2), 4, 1.0)) == Worker(1, 2)
 
 
 def test_of_workers_alike_the_first_wins():
-    twins = [Candidate(Worker(1, base), 1.0, 0) for base in (3, 1, 2)]
-    assert POLICY.place(twins, 8)[0].candidate.worker == Worker(1, 1)
+    assert chosen(*((Worker(1, base), 0, 1.0) for base in (3, 1, 2))) == Worker(1, 1)
 
 
-candidates = st.lists(
-    st.builds(
-        Candidate,
-        worker=st.builds(Worker, st.sampled_from([1, 2, 4]), st.integers(0, 60)),
-        queue_s=st.sampled_from([0.0, 1.0, 2.5, 4.0]),
-        cached_tokens=st.sampled_from([0, 8, 16]),
+def test_a_queue_above_the_limit_is_never_chosen():
+    long = Worker(1, 0), 8, 5.0, 5.0, 0
+    assert place([long, (Worker(1, 1), 0, 0.0, 4.0, 9)], 8, 4.5)[0].worker == Worker(1, 1)
+    assert place([long], 8, 4.5)[0] is None
+
+
+seconds = st.sampled_from([0.0, 1.0, 2.5, 4.0])
+states = st.lists(
+    st.tuples(
+        st.builds(Worker, st.sampled_from([1, 2, 4]), st.integers(0, 60)),
+        st.sampled_from([0, 8, 16]),
+        seconds,
+        seconds,
+        st.integers(0, 2),
     ),
     min_size=1,
-    unique_by=lambda candidate: candidate.worker,
+    unique_by=lambda state: state[0],
 )
 
 
-@given(candidates)
-def test_no_candidate_costs_less_than_the_chosen_one(candidates):
-    terms, preferred = POLICY.place(candidates, 32)
-    smallest = min(c.worker.degree for c in candidates)
-    all_terms = [POLICY.price(c, 32, smallest) for c in candidates]
-    assert terms in all_terms
-    assert terms.cost_s == min(t.cost_s for t in all_terms)
-    assert preferred == min((t.own_s, t.candidate.worker.degree) for t in all_terms)[1]
+@given(states)
+def test_no_worker_costs_less_than_the_chosen_one(states):
+    states = [(w, cached, min(a, b), max(a, b), n) for w, cached, a, b, n in states]
+    terms, preferred = place(states, 32)
+    smallest = min(worker.degree for worker, *_ in states)
+    costs, owns = [], []
+    for worker, cached, _, queue_s, behind in states:
+        price = POLICY.price(worker.degree, cached, 32, smallest)
+        costs.append(queue_s + behind * price.service_s + price.own_s)
+        owns.append((price.own_s, worker.degree))
+    assert terms.cost_s == min(costs)
+    assert preferred == min(owns)[1]

@@ -77,13 +77,13 @@ class Controller:
         commands = self._handle(now, event)
         if self._operations.under_way:
             commands += self._operations.advance(now)
-        return [*commands, *self._scheduler.dispatch()]
+        return [*commands, *self._scheduler.dispatch(now)]
 
     def tick(self, now: float) -> list[ControlCommand]:
         """Let time pass: call off what takes too long, refuse what waited too long, adapt."""
         parts = (self._operations, self._scheduler, self._adaptation, self._replication)
         commands = [command for part in parts for command in part.tick(now)]
-        return [*commands, *self._scheduler.dispatch()]
+        return [*commands, *self._scheduler.dispatch(now)]
 
     def plan(self, now: float, event: Split | Merge) -> Converting:
         """What the event would begin. Raises IllegalEvent if it can not."""

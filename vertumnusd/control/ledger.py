@@ -45,6 +45,7 @@ class Ledger:
         self.queued_tokens = 0  # of requests not dispatched
         self.totals = Counter(dict.fromkeys(TOTALS, 0))
         self._settings = settings
+        self._promises = settings.does("promises")
         self._arrivals = 0
 
     def accept(self, now: float, submit: Submit) -> Request:
@@ -82,12 +83,16 @@ class Ledger:
     def open(self, queue: WorkerQueue) -> None:
         """A worker serves."""
         self.queues[queue.worker] = queue
-        self.loads.open(queue.worker, queue.reserved_ns)
+        self.loads.open(queue.worker, queue.load_ns)
 
     def close(self, worker: Worker) -> WorkerQueue:
         """It serves no more."""
         self.loads.close(worker)
         return self.queues.pop(worker)
+
+    def shortest_s(self) -> float:
+        """The shortest queue of all; 0 if no worker serves."""
+        return min((queue.reserved_ns for queue in self.queues.values()), default=0) / 1e9
 
     def wait_unplaced(self, request: Request, until: float) -> None:
         self.move(request, Stage.UNPLACED)
@@ -99,15 +104,21 @@ class Ledger:
         self.move(request, Stage.WAITING)
         request.worker = worker
         queue = self.queues[worker]
-        queue.predict(request, service_s)
-        self.loads.change(worker, queue.reserved_ns)
-        queue.wait(request)
-        if self._settings.policy == "ours" and request.submit.keep:
+        queue.add(request, service_s)
+        self.loads.change(worker, queue.load_ns)
+        if self._promises and request.submit.keep:
             request.promised = True
             self.promised.add(worker, request.marks)
 
+    def predict(self, request: Request, service_s: float, *, may_move: bool) -> None:
+        """The first request of a queue takes another time than it had reserved."""
+        assert request.worker is not None
+        queue = self.queues[request.worker]
+        queue.predict(request, service_s, may_move=may_move)
+        self.loads.change(queue.worker, queue.load_ns)
+
     def dispatch(
-        self, request: Request, home: int, fresh_blocks: int, decode_rank: int, service_s: float
+        self, now: float, request: Request, home: int, fresh_blocks: int, decode_rank: int
     ) -> None:
         """Set aside all that the first request of a queue needs to run."""
         assert request.worker is not None
@@ -117,9 +128,8 @@ class Ledger:
             self.decode.reserve(decode_rank, request.decode_blocks)
             request.decode_rank = decode_rank
         queue = self.queues[request.worker]
-        queue.predict(request, service_s)
-        self.loads.change(queue.worker, queue.reserved_ns)
-        queue.dispatch_first()
+        queue.dispatch_first(nanoseconds(now))
+        self.loads.change(queue.worker, queue.load_ns)
         self.move(request, Stage.DISPATCHED)
 
     def take_back(self, request: Request) -> None:
@@ -160,7 +170,13 @@ class Ledger:
         if queue.blocked is Blocked.DECODE and queue.waiting[0] is request:
             self.unblock(Blocked.DECODE)
         queue.remove(request)
-        self.loads.change(queue.worker, queue.reserved_ns)
+        self.loads.change(queue.worker, queue.load_ns)
+
+    def goes_on(self, now: float, worker: Worker) -> None:
+        """A prefill of this worker is over: it begins with the next one."""
+        queue = self.queue_of(worker)
+        queue.goes_on(nanoseconds(now))
+        self.loads.change(worker, queue.load_ns)
 
     def withdraw_promise(self, request: Request) -> None:
         """The request has produced its blocks, or will not."""
@@ -208,3 +224,7 @@ class Ledger:
         queues_empty = not self.draining and not any(q.busy for q in self.queues.values())
         nothing_kept = not (self.requests or self.unplaced or self.queued_tokens or self.promised)
         return queues_empty and nothing_kept and self.homes.at_rest() and self.decode.at_rest()
+
+
+def nanoseconds(seconds: float) -> int:
+    return round(seconds * 1e9)

@@ -1,7 +1,7 @@
-"""The serving workers by degree, the one with the shortest queue first.
+"""The serving workers by degree, the one with the least load first.
 
-Workers of the same degree that have the same prefix of a request cached differ in q alone, so one
-of each kind is enough to find the smallest J (``placement.py``): the least loaded one. Sets of
+Workers of the same degree that have the same prefix of a request cached differ in their queues
+alone, so the first few of each kind are enough to find the smallest J (``placement.py``). Sets of
 workers are masks, so they are found without looking at every worker.
 """
 
@@ -11,51 +11,46 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 
 from vertumnusd.control.fleet import Worker
+from vertumnusd.control.placement import Kind
 
 EVERYWHERE = -1  # a mask with every bit
 
 
 class Loads:
-    """Keeps in order what each serving worker has reserved, in nanoseconds."""
+    """Keeps serving workers in order of their loads (``WorkerQueue.load_ns``)."""
 
     def __init__(self, home_ranks: int) -> None:
         self._home_ranks = home_ranks
-        self._reserved_ns: dict[Worker, int] = {}
+        self._load_ns: dict[Worker, int] = {}
         self._ordered: dict[int, list[tuple[int, Worker]]] = {}  # by degree
         self._bases: dict[int, int] = {}  # by degree: a bit for the first rank of each worker
 
-    def open(self, worker: Worker, reserved_ns: int) -> None:
+    def open(self, worker: Worker, load_ns: int) -> None:
         """The worker serves."""
-        self._reserved_ns[worker] = reserved_ns
-        insort(self._ordered.setdefault(worker.degree, []), (reserved_ns, worker))
+        self._load_ns[worker] = load_ns
+        insort(self._ordered.setdefault(worker.degree, []), (load_ns, worker))
         self._bases[worker.degree] = self._bases.get(worker.degree, 0) | 1 << worker.base
 
     def close(self, worker: Worker) -> None:
         """It serves no more."""
         self._take(worker)
-        del self._reserved_ns[worker]
+        del self._load_ns[worker]
         self._bases[worker.degree] ^= 1 << worker.base
         if not self._bases[worker.degree]:
             del self._bases[worker.degree], self._ordered[worker.degree]
 
-    def change(self, worker: Worker, reserved_ns: int) -> None:
-        """What the worker has reserved is another time now; of no interest if it does not serve."""
-        if worker in self._reserved_ns:
+    def change(self, worker: Worker, load_ns: int) -> None:
+        """The worker's load is another one; of no interest if it does not serve."""
+        if worker in self._load_ns:
             self._take(worker)
-            self._reserved_ns[worker] = reserved_ns
-            insort(self._ordered[worker.degree], (reserved_ns, worker))
+            self._load_ns[worker] = load_ns
+            insort(self._ordered[worker.degree], (load_ns, worker))
 
-    def shortest_ns(self) -> int:
-        """The shortest queue of all; 0 if no worker serves."""
-        return min((ordered[0][0] for ordered in self._ordered.values()), default=0)
-
-    def least_loaded(
-        self, prefixes: Sequence[tuple[int, int]]
-    ) -> Iterator[tuple[Worker, int, int]]:
-        """The least loaded worker of each degree and prefix, what it has reserved, and the prefix.
+    def kinds(self, prefixes: Sequence[tuple[int, int]], now_ns: int = 0) -> Iterator[Kind]:
+        """The workers of each degree and prefix, those with the least load first.
 
         ``prefixes``: homes (a bit for the first rank of each) and what they have, longest first; a
-        worker has what the best of its homes has.
+        worker has what the best of its homes has. ``now_ns`` if loads are times of the clock.
         """
         for degree, ordered in self._ordered.items():
             others = self._bases[degree]
@@ -63,8 +58,7 @@ class Loads:
                 workers = self._with(homes, degree) & others
                 if workers:
                     others ^= workers
-                    reserved_ns, worker = _first(ordered, workers)
-                    yield worker, reserved_ns, length
+                    yield Kind(degree, length, _among(ordered, workers, now_ns))
 
     def any_with(self, homes: int, degree: int) -> bool:
         """Whether one of these homes is in a worker of this degree."""
@@ -79,8 +73,12 @@ class Loads:
 
     def _take(self, worker: Worker) -> None:
         ordered = self._ordered[worker.degree]
-        del ordered[bisect_left(ordered, (self._reserved_ns[worker], worker))]
+        del ordered[bisect_left(ordered, (self._load_ns[worker], worker))]
 
 
-def _first(ordered: list[tuple[int, Worker]], workers: int) -> tuple[int, Worker]:
-    return next(entry for entry in ordered if workers >> entry[1].base & 1)
+def _among(
+    ordered: list[tuple[int, Worker]], workers: int, now_ns: int
+) -> Iterator[tuple[float, Worker]]:
+    for load_ns, worker in ordered:
+        if workers >> worker.base & 1:
+            yield max(0, load_ns - now_ns) / 1e9, worker

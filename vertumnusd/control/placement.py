@@ -1,37 +1,61 @@
 """Placement (section 3): the worker with the smallest J takes the request.
 
-    J = q_w + β·s + λ·(C_w·s − C_min·Ê_Cmin(R, P)),    s = Ê_Cw(R, P)
+    J = q_w + n_w·s + β·s + λ·(C_w·s − C_min·Ê_Cmin(R, P)),    s = Ê_Cw(R, P)
 
-q_w is the predicted time of the unfinished requests on w, P what w itself has cached and R the
-rest, C_min the smallest degree among the candidates. β ≥ 1 weighs computing above waiting,
-which keeps prefixes together; λ ≥ 0 is the price of GPU seconds beyond those at degree C_min.
+P is what w itself has cached and R the rest, C_min the smallest degree that serves. β ≥ 1 weighs
+computing above waiting, which keeps prefixes together; λ ≥ 0 is the price of GPU seconds beyond
+those at degree C_min.
+
+Policy "paper" serves in order of arrival: q_w is the predicted time of the unfinished requests on
+w, and n_w = 0. Policy "ours" lets short requests go first: q_w is what is left of those that w was
+given, and the predicted time of those that go before this one; n_w is how many this one goes
+before, and so delays by s each. Both are computed in ``worker_queue.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from vertumnusd.control.fleet import Worker
 from vertumnusd.control.prefill_time import PrefillTime
 
 
-class Candidate(NamedTuple):
-    """A worker that may take the request, its queue, and how much of the input it has cached."""
+class Kind(NamedTuple):
+    """Workers of one degree with the same prefix of the request: they differ in q and n alone.
 
-    worker: Worker
-    queue_s: float
+    ``workers``: each with seconds that its q is not below, least first.
+    """
+
+    degree: int
     cached_tokens: int
+    workers: Iterable[tuple[float, Worker]]
 
 
-class Terms(NamedTuple):
-    """A candidate, priced. All in seconds: J is ``cost_s``, and ``own_s`` is J − q."""
+class Wait(NamedTuple):
+    """q_w and n_w for a request of s seconds."""
 
-    candidate: Candidate
+    queue_s: float
+    behind: int
+
+
+class Price(NamedTuple):
+    """What is the same for all workers of a kind. In seconds: ``own_s`` is J − q − n·s."""
+
     service_s: float
     gpu_price_s: float
     own_s: float
+
+
+class Terms(NamedTuple):
+    """A worker, priced. All in seconds: J is ``cost_s``, and n·s is ``delay_s``."""
+
     cost_s: float
+    queue_s: float
+    delay_s: float
+    price: Price
+    kind: Kind
+    worker: Worker
 
 
 class Policy(NamedTuple):
@@ -41,30 +65,69 @@ class Policy(NamedTuple):
     beta: float
     lambda_: float
 
-    def place(self, candidates: Iterable[Candidate], input_tokens: int) -> tuple[Terms, int]:
-        """The cheapest candidate, and the preferred degree: the degree of argmin (J − q).
+    def place(
+        self,
+        kinds: Iterable[Kind],
+        input_tokens: int,
+        wait: Callable[[Worker, float], Wait],
+        limit_s: float = float("inf"),
+    ) -> tuple[Terms | None, int]:
+        """The cheapest worker, and the preferred degree: the degree of argmin (J − q).
 
-        Equal J: the shorter queue wins, then the longer prefix, then the smaller (degree, base).
+        ``wait`` tells q and n of a worker by s. None if all have a q above ``limit_s``. Equal J:
+        the shorter queue wins, then the longer prefix, then the smaller (degree, base).
         """
-        candidates = list(candidates)
-        smallest_degree = min(candidate.worker.degree for candidate in candidates)
-        priced = [self.price(c, input_tokens, smallest_degree) for c in candidates]
-        preferred = min(priced, key=lambda t: (t.own_s, t.candidate.worker.degree))
-        return min(priced, key=_rank), preferred.candidate.worker.degree
+        kinds = list(kinds)
+        smallest_degree = min(kind.degree for kind in kinds)
+        best: Terms | None = None
+        preferred = float("inf"), 0
+        for kind in kinds:
+            price = self.price(kind.degree, kind.cached_tokens, input_tokens, smallest_degree)
+            preferred = min(preferred, (price.own_s, kind.degree))
+            terms = _best_of(kind, price, wait, limit_s, best)
+            if terms is not None and (best is None or _rank(terms) < _rank(best)):
+                best = terms
+        return best, preferred[1]
 
-    def price(self, candidate: Candidate, input_tokens: int, smallest_degree: int) -> Terms:
-        """The terms of J for one candidate."""
-        degree, cached = candidate.worker.degree, candidate.cached_tokens
-        uncached = input_tokens - cached
-        service_s = self.prefill_time.predict_s(degree, uncached, cached)
+    def price(
+        self, degree: int, cached_tokens: int, input_tokens: int, smallest_degree: int
+    ) -> Price:
+        """The terms of J that do not depend on a worker's queue."""
+        uncached = input_tokens - cached_tokens
+        service_s = self.prefill_time.predict_s(degree, uncached, cached_tokens)
         gpu_price_s = 0.0
         if self.lambda_:
-            least_s = self.prefill_time.predict_s(smallest_degree, uncached, cached)
+            least_s = self.prefill_time.predict_s(smallest_degree, uncached, cached_tokens)
             gpu_price_s = self.lambda_ * (degree * service_s - smallest_degree * least_s)
-        own_s = self.beta * service_s + gpu_price_s
-        return Terms(candidate, service_s, gpu_price_s, own_s, candidate.queue_s + own_s)
+        return Price(service_s, gpu_price_s, self.beta * service_s + gpu_price_s)
+
+
+def _best_of(
+    kind: Kind,
+    price: Price,
+    wait: Callable[[Worker, float], Wait],
+    limit_s: float,
+    best: Terms | None,
+) -> Terms | None:
+    """The cheapest worker of a kind, unless it is seen to cost more than ``best``.
+
+    Ends at the first worker that cannot be better, for none behind it can.
+    """
+    service_s, _, own_s = price
+    at_most = float("inf") if best is None else best.cost_s
+    found: Terms | None = None
+    for least_s, worker in kind.workers:
+        if least_s > limit_s or least_s + own_s > at_most:
+            break
+        if found is not None and least_s + own_s >= found.cost_s:
+            break
+        queue_s, behind = wait(worker, service_s)
+        delay_s = behind * service_s
+        cost_s = queue_s + delay_s + own_s
+        if queue_s <= limit_s and (found is None or cost_s < found.cost_s):
+            found = Terms(cost_s, queue_s, delay_s, price, kind, worker)
+    return found
 
 
 def _rank(terms: Terms) -> tuple[float, float, int, Worker]:
-    worker, queue_s, cached_tokens = terms.candidate
-    return terms.cost_s, queue_s, -cached_tokens, worker
+    return terms.cost_s, terms.queue_s, -terms.kind.cached_tokens, terms.worker

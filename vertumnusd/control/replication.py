@@ -36,7 +36,7 @@ from vertumnusd.control.settings import Settings
 from vertumnusd.messages import HASH_BYTES, ControlCommand, Reclaim, Replicate
 
 EXAMINED = 128  # nodes of each kind and degree, a scan: a scan must not hold up requests
-PLANNED = 32  # of each kind, a scan: the candidates that rank first
+PLANNED = 16  # of each kind, a scan: the candidates that rank first
 
 
 class Candidate(NamedTuple):

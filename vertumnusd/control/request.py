@@ -37,7 +37,7 @@ class Stage(Enum):
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """``arrival`` numbers requests as they are accepted: the order of every queue."""
+    """``arrival`` numbers requests as they are accepted."""
 
     submit: Submit
     arrival: int
@@ -48,6 +48,7 @@ class Request:
     stage: Stage = Stage.UNPLACED
     worker: Worker | None = None
     predicted_ns: int = 0
+    turn: float = 0.0  # in its worker's queue (``worker_queue.py``)
     preferred_degree: int = 0  # as it was placed last
     home: int | None = None
     fresh_blocks: int = 0  # set aside in the home: those not found in its cache
@@ -59,6 +60,11 @@ class Request:
     @property
     def name(self) -> str:
         return self.submit.request
+
+    @property
+    def order(self) -> tuple[float, int]:
+        """The order of every queue: by turn, then by arrival."""
+        return self.turn, self.arrival
 
     @property
     def input_tokens(self) -> int:

@@ -2,8 +2,8 @@
 
 A request is bound to a worker on arrival (``placement.py``) and waits here. When its worker can
 take one more, the first request's prefix and predicted time are computed again, room is found in a
-home and on a decode rank, and it is dispatched. Decode room goes strictly by arrival over all
-workers: otherwise small requests could overtake a large one for ever.
+home and on a decode rank, and it is dispatched. Decode room goes strictly by turn over all workers:
+otherwise small requests could overtake a large one for ever.
 
 ``request.py`` draws the stages of a request; ``ledger.py`` keeps what it holds.
 """
@@ -15,14 +15,14 @@ from collections.abc import Iterable
 from vertumnusd.control import admission
 from vertumnusd.control.errors import IllegalEvent
 from vertumnusd.control.fleet import Fleet, Worker
-from vertumnusd.control.ledger import NO_DECODE_RANK, Ledger
+from vertumnusd.control.ledger import NO_DECODE_RANK, Ledger, nanoseconds
 from vertumnusd.control.matching import Matching
-from vertumnusd.control.placement import Candidate, Policy, Terms
+from vertumnusd.control.placement import Policy, Terms, Wait
 from vertumnusd.control.prefill_time import PrefillTime
 from vertumnusd.control.request import Request, Stage
 from vertumnusd.control.settings import Settings
 from vertumnusd.control.slo import SloAccount
-from vertumnusd.control.worker_queue import Blocked, WorkerQueue
+from vertumnusd.control.worker_queue import Blocked, Discipline, WorkerQueue, first_in_line
 from vertumnusd.messages import (
     Abort,
     BlocksChanged,
@@ -40,6 +40,8 @@ from vertumnusd.messages import (
     Submit,
 )
 
+RECONSIDERED = 4  # requests, before one is dispatched
+
 
 class Scheduler:
     """Takes what happens to requests, workers and ranks; ``dispatch`` is to follow every event."""
@@ -51,6 +53,7 @@ class Scheduler:
         self._settings = settings
         self._prefill_time = prefill_time
         self._policy = Policy(prefill_time, settings.beta, settings.lambda_)
+        self._discipline = Discipline.of(settings)
         self._fleet = fleet
 
     # --- what happens to requests
@@ -92,6 +95,8 @@ class Scheduler:
                 self.ledger.count_prefill(request, event.cached_tokens)
             self.ledger.release_time(request)
             self.ledger.move(request, Stage.PREFILLED)
+            assert request.worker is not None
+            self.ledger.goes_on(now, request.worker)
 
     def room_missing(self, now: float, event: RoomMissing) -> list[ControlCommand]:
         """The request waits again where it stood, until its home has room."""
@@ -144,7 +149,7 @@ class Scheduler:
 
         Otherwise the first of several workers to return would get everything, and keep it.
         """
-        return self._open(now, [WorkerQueue(worker) for worker in workers])
+        return self._open(now, [WorkerQueue(worker, self._discipline) for worker in workers])
 
     def drain(self, now: float, workers: Iterable[Worker]) -> list[ControlCommand]:
         """No more for these workers: what waits for them goes elsewhere, what they run ends."""
@@ -283,7 +288,7 @@ class Scheduler:
     # --- placement
 
     def _refusal(self, submit: Submit) -> Reject | None:
-        shortest_s = self.ledger.loads.shortest_ns() / 1e9
+        shortest_s = self.ledger.shortest_s()
         return admission.refuse_oversized(self._settings, submit) or admission.refuse_overload(
             self._settings, submit, self.ledger.queued_tokens, shortest_s
         )
@@ -304,69 +309,67 @@ class Scheduler:
         if not self.ledger.queues:
             self.ledger.wait_unplaced(request, now + self._settings.unplaced_wait_s)
             return []
-        terms, preferred_degree = self._policy.place(
-            self._candidates(request), request.input_tokens
-        )
-        request.preferred_degree = preferred_degree
-        worker = terms.candidate.worker
-        moved = worker != request.worker
-        self.ledger.wait_at(request, worker, terms.service_s)
-        return [self._placed(request, terms, preferred_degree)] if moved else []
+        prefixes, now_ns = self.matching.prefixes(request), nanoseconds(now)
+        for limit_s in (self._settings.max_queue_s, float("inf")):
+            terms, request.preferred_degree = self._policy.place(
+                self.ledger.loads.kinds(prefixes, now_ns if self._discipline.remaining else 0),
+                request.input_tokens,
+                lambda worker, service_s: self._wait_of(now_ns, request, worker, service_s),
+                limit_s,
+            )
+            if terms is not None:
+                break
+        assert terms is not None
+        moved = terms.worker != request.worker
+        self.ledger.wait_at(request, terms.worker, terms.price.service_s)
+        return [self._placed(request, terms)] if moved else []
 
-    def _candidates(self, request: Request) -> list[Candidate]:
-        """The best of each kind of serving workers, as long as one is not over its limit."""
-        prefixes = self.matching.prefixes(request)
-        candidates = [
-            Candidate(worker, reserved_ns / 1e9, cached_tokens)
-            for worker, reserved_ns, cached_tokens in self.ledger.loads.least_loaded(prefixes)
-        ]
-        limit_s = self._settings.max_queue_s
-        return [c for c in candidates if c.queue_s <= limit_s] or candidates
+    def _wait_of(self, now_ns: int, request: Request, worker: Worker, service_s: float) -> Wait:
+        turn = self._discipline.turn(request, service_s)
+        return self.ledger.queues[worker].wait_of(now_ns, turn)
 
-    def _placed(self, request: Request, terms: Terms, preferred_degree: int) -> Placed:
-        worker, queue_s, cached_tokens = terms.candidate
+    def _placed(self, request: Request, terms: Terms) -> Placed:
         return Placed(
             term=self._fleet.term,
-            epoch=self._fleet.standings[worker].epoch,
+            epoch=self._fleet.standings[terms.worker].epoch,
             request=request.name,
-            worker=worker.name,
-            degree=worker.degree,
-            preferred_degree=preferred_degree,
+            worker=terms.worker.name,
+            degree=terms.worker.degree,
+            preferred_degree=request.preferred_degree,
             input_tokens=request.input_tokens,
-            cached_tokens=cached_tokens,
-            queue_s=queue_s,
-            service_s=terms.service_s,
-            gpu_price_s=terms.gpu_price_s,
+            cached_tokens=terms.kind.cached_tokens,
+            queue_s=terms.queue_s,
+            service_s=terms.price.service_s,
+            gpu_price_s=terms.price.gpu_price_s,
+            delay_s=terms.delay_s,
             cost_s=terms.cost_s,
         )
 
     # --- dispatch
 
-    def dispatch(self) -> list[ControlCommand]:
-        """Dispatch all that can be, in order of arrival. Every try dispatches or blocks a queue."""
+    def dispatch(self, now: float) -> list[ControlCommand]:
+        """Dispatch all that can be, in order of turn. Every try dispatches or blocks a queue."""
         commands: list[ControlCommand] = []
         ready = [q for q in self.ledger.queues.values() if q.waiting and q.ready]
         while ready:
-            queue = min(ready, key=lambda queue: queue.waiting[0].arrival)
-            commands += self._try(queue)
+            queue = first_in_line(ready)
+            commands += self._try(now, queue)
             if not queue.ready:
                 ready.remove(queue)
         return commands
 
-    def _try(self, queue: WorkerQueue) -> list[ControlCommand]:
-        request, worker = queue.waiting[0], queue.worker
+    def _try(self, now: float, queue: WorkerQueue) -> list[ControlCommand]:
+        request, home, cached = self._next(queue)
+        worker = queue.worker
         decode_rank = self._choose_decode_rank(request)
         if decode_rank is None:
             queue.blocked = Blocked.DECODE
             return []
-        home, cached = self._choose_home(worker, request)
         fresh_blocks = request.blocks - cached // self._settings.block_tokens
         if not self.ledger.homes.fits(home, fresh_blocks):
             queue.blocked = Blocked.HOME
             return []
-        uncached = request.input_tokens - cached
-        service_s = self._prefill_time.predict_s(worker.degree, uncached, cached)
-        self.ledger.dispatch(request, home, fresh_blocks, decode_rank, service_s)
+        self.ledger.dispatch(now, request, home, fresh_blocks, decode_rank)
         if self._settings.replication.enabled:
             self.matching.observe(request, worker, cached)
         command = Dispatch(
@@ -379,18 +382,35 @@ class Scheduler:
             base=worker.base,
             home_base=home,
             home_ranks=self._settings.home_ranks,
-            predicted_s=service_s,
+            predicted_s=request.predicted_ns / 1e9,
             decode_rank=decode_rank,
             decode_blocks=request.decode_blocks,
         )
         return [command]
+
+    def _next(self, queue: WorkerQueue) -> tuple[Request, int, int]:
+        """The request whose turn it is, its home and the tokens cached there.
+
+        What it expected when it was placed may not be so yet: a follower of a request that still
+        waits would compute that one's prefix. So times are predicted again, and the next one's
+        looked at if that one's turn comes first now.
+        """
+        for more in reversed(range(RECONSIDERED)):
+            request = queue.waiting[0]
+            home, cached = self._choose_home(queue.worker, request)
+            uncached = request.input_tokens - cached
+            service_s = self._prefill_time.predict_s(queue.worker.degree, uncached, cached)
+            self.ledger.predict(request, service_s, may_move=more > 0)
+            if queue.waiting[0] is request:
+                break
+        return request, home, cached
 
     def _choose_decode_rank(self, request: Request) -> int | None:
         """None while there is no room, or while an older request waits for room."""
         if not request.decode_blocks:
             return NO_DECODE_RANK
         blocked = (q for q in self.ledger.queues.values() if q.blocked is Blocked.DECODE)
-        if any(queue.waiting[0].arrival < request.arrival for queue in blocked):
+        if any(queue.waiting[0].order < request.order for queue in blocked):
             return None
         return self.ledger.decode.choose(request.decode_blocks)
 

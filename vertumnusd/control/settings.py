@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -90,6 +90,14 @@ class SloClass(msgspec.Struct, frozen=True):
 SLO = (SloClass(8192, 1.0), SloClass(32768, 5.0), SloClass(float("inf"), 10.0))
 
 
+# Of policy "ours" over the published one:
+# promises         a match counts blocks that queued and running requests will produce
+# remaining        of what a worker was given, J counts what is left
+# shortest-first   the shortest request is served first, and J counts whom it delays
+Improvement = Literal["promises", "remaining", "shortest-first"]
+IMPROVEMENTS: tuple[Improvement, ...] = get_args(Improvement)
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Checked when made; ValueError names what is wrong and what is allowed.
 
@@ -109,8 +117,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_queue_tokens: int  # input tokens of all waiting requests
     max_queue_s: float  # predicted wait before a new request's prefill
     unplaced_wait_s: float  # how long a request waits for any worker to serve
-    # "paper": the published policy; "ours" also counts blocks that are about to be produced
-    policy: Literal["paper", "ours"] = "paper"
+    policy: Literal["paper", "ours"] = "paper"  # the published one, or with every IMPROVEMENT …
+    left_out: tuple[Improvement, ...] = ()  # … but for these
     mark_tokens: int = 512  # promises and statistics of prefixes are kept every so many tokens
     slo: tuple[SloClass, ...] = SLO  # shortest class first
     reconfiguration: ReconfigurationSettings = ReconfigurationSettings()
@@ -130,6 +138,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                     f" divide {degree}, as each degree does the next larger one"
                 )
         parse_composition(self.composition, self.cp_degrees, self.ranks)
+
+    def does(self, improvement: Improvement) -> bool:
+        return self.policy == "ours" and improvement not in self.left_out
 
     @property
     def mark_blocks(self) -> int:

@@ -2,19 +2,30 @@
 
 It exists from Exposed to Withdrawn. A worker is given the request it runs and one ahead; the rest
 waits here, where a cancel, a loss or a better prefix can still reach it.
+
+Requests wait in the order of their *turn*: under policy "paper" that of their arrival, under "ours"
+predicted seconds plus ``AGEING`` times the time of arrival. So the shortest goes first, and none is
+overtaken by what arrives more than 1/AGEING of its own prefill time after it.
 """
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect, insort
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from vertumnusd.control.fleet import Worker
+from vertumnusd.control.placement import Wait
 from vertumnusd.control.request import Request
+from vertumnusd.control.settings import Settings
 
 DISPATCHED_MAX = 2  # the running request and one ahead
+AGEING = 0.1  # seconds of prefill time that a second of waiting makes up for
+
+_order = attrgetter("order")
 
 
 class Blocked(Enum):
@@ -32,14 +43,32 @@ class Refusal(NamedTuple):
     blocks: int
 
 
+class Discipline(NamedTuple):
+    """In what order a queue is served, and what counts as its q."""
+
+    shortest_first: bool
+    remaining: bool  # of the dispatched ones counts what is left, else their whole times
+
+    @staticmethod
+    def of(settings: Settings) -> Discipline:
+        return Discipline(settings.does("shortest-first"), settings.does("remaining"))
+
+    def turn(self, request: Request, service_s: float) -> float:
+        """The smallest is served first."""
+        if self.shortest_first:
+            return service_s + AGEING * request.accepted_at
+        return request.arrival
+
+
 @dataclass(slots=True, eq=False)
 class WorkerQueue:
-    """``waiting`` is in order of arrival, and only its first request is ever dispatched.
+    """``waiting`` is in order, and only its first request is ever dispatched.
 
     Predicted times are kept in whole nanoseconds, so that their sum returns to exactly zero.
     """
 
     worker: Worker
+    discipline: Discipline
     waiting: list[Request] = field(default_factory=list)
     dispatched: list[Request] = field(default_factory=list)
     blocked: Blocked | None = None
@@ -47,10 +76,12 @@ class WorkerQueue:
     reserved_ns: int = 0
     input_tokens: int = 0  # of the prefills that it has finished
     cached_tokens: int = 0
+    given_ns: int = 0  # of the dispatched requests
+    free_at_ns: int = 0  # when all of these are predicted to be over
 
     @property
     def queue_s(self) -> float:
-        """q_w: the sum of the predicted times of the unfinished requests."""
+        """The sum of the predicted times of the unfinished requests."""
         return self.reserved_ns / 1e9
 
     @property
@@ -63,37 +94,85 @@ class WorkerQueue:
     def busy(self) -> bool:
         return bool(self.waiting or self.dispatched or self.reserved_ns)
 
-    def predict(self, request: Request, service_s: float) -> None:
+    # --- q and n of placement
+
+    @property
+    def load_ns(self) -> int:
+        """No request waits less than until then, or than for so long (see ``Discipline``)."""
+        if self.discipline.remaining:
+            return self.free_at_ns
+        return self.given_ns if self.discipline.shortest_first else self.reserved_ns
+
+    def wait_of(self, now_ns: int, turn: float) -> Wait:
+        """q and n for a request of this turn that arrives now."""
+        ahead_ns = max(0, self.free_at_ns - now_ns) if self.discipline.remaining else self.given_ns
+        if not self.waiting:
+            return Wait(ahead_ns / 1e9, 0)
+        if not self.discipline.shortest_first:
+            return Wait((ahead_ns + self.reserved_ns - self.given_ns) / 1e9, 0)
+        first_behind = bisect(self.waiting, (turn, 1 << 62), key=_order)
+        ahead_ns += sum(request.predicted_ns for request in self.waiting[:first_behind])
+        return Wait(ahead_ns / 1e9, len(self.waiting) - first_behind)
+
+    # --- requests come and go
+
+    def add(self, request: Request, service_s: float) -> None:
+        """Reserve the request's time, and have it wait for its turn."""
+        self._predict(request, service_s)
+        self._line_up(request)
+
+    def predict(self, request: Request, service_s: float, *, may_move: bool) -> None:
+        """Predict the first one's time anew. It may no longer be the first then."""
+        self._predict(request, service_s)
+        if may_move:
+            request.turn = self.discipline.turn(request, service_s)
+            if len(self.waiting) > 1 and self.waiting[1].order < request.order:
+                insort(self.waiting, self.waiting.pop(0), key=_order)
+
+    def dispatch_first(self, now_ns: int) -> None:
+        request = self.waiting.pop(0)
+        self.dispatched.append(request)
+        self.given_ns += request.predicted_ns
+        self.free_at_ns = max(self.free_at_ns, now_ns) + request.predicted_ns
+
+    def goes_on(self, now_ns: int) -> None:
+        """One of the dispatched is over: the next one begins now."""
+        self.free_at_ns = now_ns + self.given_ns
+
+    def take_back(self, request: Request, home: int) -> None:
+        """A dispatched request waits again, and the worker with it until that home has room."""
+        self._undo_dispatch(request)
+        self._line_up(request)
+        self.blocked, self.refusal = Blocked.REFUSED, Refusal(home, request.blocks)
+
+    def remove(self, request: Request) -> None:
+        """The request's prefill is finished, or it leaves: its reserved time is free."""
+        if request in self.dispatched:
+            self._undo_dispatch(request)
+        else:
+            if self.waiting[0] is request:
+                self.blocked = None
+            self.waiting.remove(request)
+        self.reserved_ns -= request.predicted_ns
+        request.predicted_ns = 0
+
+    def _predict(self, request: Request, service_s: float) -> None:
         """Reserve the request's time, in place of what it had reserved before."""
         self.reserved_ns -= request.predicted_ns
         request.predicted_ns = round(service_s * 1e9)
         self.reserved_ns += request.predicted_ns
 
-    def wait(self, request: Request) -> None:
-        """Queue the request. A new first one is tried, unless the ranks themselves have no room."""
-        insort(self.waiting, request, key=lambda waiting: waiting.arrival)
+    def _line_up(self, request: Request) -> None:
+        """A new first one is tried, unless the ranks themselves have no room."""
+        request.turn = self.discipline.turn(request, request.predicted_ns / 1e9)
+        insort(self.waiting, request, key=_order)
         if self.waiting[0] is request and self.blocked is not Blocked.REFUSED:
             self.blocked = None
 
-    def dispatch_first(self) -> None:
-        self.dispatched.append(self.waiting.pop(0))
-
-    def take_back(self, request: Request, home: int) -> None:
-        """A dispatched request waits again, and the worker with it until that home has room."""
+    def _undo_dispatch(self, request: Request) -> None:
         self.dispatched.remove(request)
-        self.wait(request)
-        self.blocked, self.refusal = Blocked.REFUSED, Refusal(home, request.blocks)
-
-    def remove(self, request: Request) -> None:
-        """The request's prefill is finished, or it leaves: its reserved time is free."""
-        self.reserved_ns -= request.predicted_ns
-        request.predicted_ns = 0
-        if request in self.dispatched:
-            self.dispatched.remove(request)
-            return
-        if self.waiting[0] is request:
-            self.blocked = None
-        self.waiting.remove(request)
+        self.given_ns -= request.predicted_ns
+        self.free_at_ns -= request.predicted_ns
 
     def snapshot(self) -> dict[str, Any]:
         return {
@@ -104,3 +183,8 @@ class WorkerQueue:
             "input_tokens": self.input_tokens,
             "cached_tokens": self.cached_tokens,
         }
+
+
+def first_in_line(queues: Sequence[WorkerQueue]) -> WorkerQueue:
+    """The queue whose first request has the first turn of all."""
+    return min(queues, key=lambda queue: queue.waiting[0].order)

@@ -192,6 +192,7 @@ class Placed(Message, frozen=True):
     service_s: float
     gpu_price_s: float
     cost_s: float
+    delay_s: float = 0.0
 
 
 class Reject(Message, frozen=True):
