@@ -183,6 +183,16 @@ def test_decision_by_the_thresholds():
     assert verdicts(demands_s=[9.9]) == ["merge"]
 
 
+def test_standard_error_of_D_and_of_a_share():
+    demand = Demand(ReconfigurationSettings(long_tokens=100))
+    for service_s, tokens in ((3.0, 101), (4.0, 50), (0.0, 50), (0.0, 50)):
+        demand.arrive(service_s, tokens)
+    window = demand.close()
+    # √(3² + 4²); one of four is long: √(¼·¾/4)
+    assert window.demand_error_s == 5.0
+    assert window.share_error == pytest.approx(0.2165, abs=1e-4)
+
+
 def test_decision_by_the_share_of_long_requests_when_demand_is_steady():
     # the first window is the reference; D within 10 % of it is steady, 5 points are a shift
     assert verdicts([15, 15], long_shares=[0.2, 0.26]) == ["stay", "merge"]

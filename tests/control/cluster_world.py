@@ -98,6 +98,7 @@ class World:
                 long_shift=0.2,
                 hold_windows=1,
                 min_requests=3,
+                confidence=1e-9,
                 dwell_s=choose((0.0, 8.0)),
                 drain_deadline_s=choose((4.0, 40.0)),
                 switch_deadline_s=choose((2.0, 20.0)),

@@ -19,7 +19,7 @@ from vertumnusd.messages import (
     Submit,
 )
 
-PROMPT = {"window_s": 10, "hold_windows": 1, "min_requests": 1, "dwell_s": 0}
+PROMPT = {"window_s": 10, "hold_windows": 1, "min_requests": 1, "confidence": 1e-9, "dwell_s": 0}
 
 
 def booted(composition: str, **changed: Any) -> Controller:

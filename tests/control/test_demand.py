@@ -14,8 +14,9 @@ def demand(**changed: float) -> Demand:
     return Demand(ReconfigurationSettings(window_s=10, capacity_share=1, **values))
 
 
-def judge(demand: Demand, demand_s: float, requests: int = 10) -> Signal:
-    return demand.judge(Window(requests=requests, demand_s=demand_s), WORKERS)
+def judge(demand: Demand, demand_s: float, requests: int = 10, error_s: float = 0.0) -> Signal:
+    window = Window(requests=requests, demand_s=demand_s, squares_s2=error_s**2)
+    return demand.judge(window, WORKERS)
 
 
 def test_a_signal_is_proven_when_it_held_for_several_windows():
@@ -35,6 +36,36 @@ def test_few_requests_prove_nothing_however_long_it_held():
     windows = demand()
     assert not any(judge(windows, 5, requests=1).proven for _ in range(20))
     assert judge(windows, 5, requests=5).proven
+
+
+def test_a_demand_no_further_away_than_chance_proves_nothing_until_it_held_for_longer():
+    # 2 s above the threshold of 18 s. Its error is 3 s in one window, 3·√n in n that are 2·n above:
+    # two of them away after (2·3/2)² = 9 windows
+    windows = demand(confidence=2, hold_windows=1)
+    proven = [judge(windows, 20, requests=99, error_s=3).proven for _ in range(9)]
+    assert proven == [False] * 8 + [True]
+
+
+def test_a_load_of_few_long_requests_is_proven_as_soon_as_one_of_many_short_ones():
+    # 30 of 2 s, or 6,000 of 0.01 s: 60 s in a window that has room for 18 s
+    windows = demand(hold_windows=1)
+    assert judge(windows, 60, requests=30, error_s=(30 * 2**2) ** 0.5).proven
+    # 5 of 4 s are 20 s by chance as often as not
+    windows = demand(hold_windows=1, min_requests=1)
+    assert not judge(windows, 20, requests=5, error_s=(5 * 4**2) ** 0.5).proven
+
+
+def test_a_shift_of_long_requests_must_not_be_chance_either():
+    def signal(requests: int) -> Signal:
+        windows = demand(hold_windows=1)
+        for long in (0.2, 0.3):
+            window = Window(requests=requests, demand_s=15, long_requests=round(long * requests))
+            found = windows.judge(window, WORKERS)
+        return found
+
+    # √(0.2·0.8/n + 0.3·0.7/n) twice is 0.1 at n = 148
+    assert (signal(140).verdict, signal(140).proven) == ("merge", False)
+    assert signal(160).proven
 
 
 def test_an_empty_window_asks_for_a_merge_that_is_never_proven():

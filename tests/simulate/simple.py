@@ -38,5 +38,7 @@ def light(composition: str, arrivals: Sequence[Arrival], chosen: Conditions) -> 
     return LightCluster("mix", workers, ByCost(workers), chosen).run(arrivals)
 
 
-def controlled(composition: str, arrivals: Sequence[Arrival], chosen: Conditions) -> Outcome:
-    return run_controlled(Choice("ours", composition), arrivals, chosen)
+def controlled(
+    composition: str, arrivals: Sequence[Arrival], chosen: Conditions, policy: str = "paper"
+) -> Outcome:
+    return run_controlled(Choice(policy, composition), arrivals, chosen)

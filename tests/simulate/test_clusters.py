@@ -85,3 +85,28 @@ def test_what_no_home_can_hold_is_refused_and_counted():
     outcome = controlled("1CP1", arrivals, conditions(1, (1,), kv_blocks=3))
     assert outcome.ttft_s.tolist() == [float("inf"), 1.0]
     assert outcome.ended == 2
+
+
+def test_ours_lets_the_shortest_go_first():
+    arrivals = [
+        arrival(0.0, 512, 1),  # until 1
+        arrival(0.1, 512, 2),  # one ahead, until 2
+        arrival(0.2, 2048, 3, 4, 5, 6),  # waits, and the next one goes first: from 3 to 7
+        arrival(0.5, 512, 7),  # from 2 to 3
+    ]
+    chosen = conditions(1, (1,))
+    assert controlled("1CP1", arrivals, chosen, "ours").ttft_s.tolist() == [1.0, 1.9, 6.8, 2.5]
+    assert controlled("1CP1", arrivals, chosen, "paper").ttft_s.tolist() == [1.0, 1.9, 5.8, 6.5]
+
+
+def test_ours_computes_a_shared_prefix_once():
+    arrivals = [
+        arrival(0.0, 512, 9),  # until 1
+        arrival(0.1, 512, 8),  # one ahead, until 2
+        arrival(0.2, 2048, 1, 2, 3, 4),  # from 2 to 6
+        # counts on the prefix of the one before and so would go first, until it is looked at again
+        arrival(0.3, 2560, 1, 2, 3, 4, 5),  # from 6 to 7
+    ]
+    outcome = controlled("1CP1", arrivals, conditions(1, (1,)), "ours")
+    assert outcome.ttft_s.tolist() == [1.0, 1.9, 5.8, 6.7]
+    assert outcome.cached_tokens.tolist() == [0, 0, 0, 2048]

@@ -45,7 +45,7 @@ def test_the_light_cluster_places_as_the_controller_does():
     # A home as large as the worker, so both own KV alike.
     chosen = replace(SMALL, cp_degrees=(2,), kv_tokens=600_000)
     light = run_policy(Choice("mix", "4CP2"), LOAD, chosen)
-    controlled = run_policy(Choice("ours", "4CP2"), LOAD, chosen)
+    controlled = run_policy(Choice("paper", "4CP2"), LOAD, chosen)
     assert np.mean(light.ttft_s) == pytest.approx(np.mean(controlled.ttft_s), rel=0.05)
     assert light.cached_tokens.sum() == pytest.approx(controlled.cached_tokens.sum(), rel=0.05)
 

@@ -10,15 +10,20 @@ seconds. When the signals disagree, capacity wins. A merge needs a composition t
 afterwards, less a hysteresis, or the next window would split again.
 
 Steady and up are measured against a *reference*: the window in which D was last seen to change, or
-the first after an operation. A signal must hold for several windows in a row that together
-have enough requests; one window of twenty seconds proves nothing about a load that comes in bursts.
+the first after an operation.
+
+A signal must hold for several windows in a row, and these together must be further from the
+threshold than chance would bring them, by some standard errors. Arrivals are taken to be Poisson's:
+then the error of D is √(Σ Ê²), which few long requests make large and many short ones small; that
+of a share p of n requests is √(p(1 − p)/n). No number of requests would do for both kinds of load.
 """
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from vertumnusd.control.fleet import Worker
 from vertumnusd.control.settings import ReconfigurationSettings
@@ -29,10 +34,25 @@ class Window:
     """What arrived in it."""
 
     requests: int = 0
-    demand_s: float = 0.0
+    demand_s: float = 0.0  # Σ Ê
+    squares_s2: float = 0.0  # Σ Ê²
     tokens: int = 0
     long_requests: int = 0
     long_tokens: int = 0
+
+    def __add__(self, other: Window) -> Window:
+        return Window(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+    @property
+    def demand_error_s(self) -> float:
+        """The standard error of D."""
+        return math.sqrt(self.squares_s2)
+
+    @property
+    def share_error(self) -> float:
+        """The standard error of the share of long requests."""
+        share = self.long_request_share
+        return math.sqrt(share * (1 - share) / self.requests) if self.requests else 0.0
 
     @property
     def long_request_share(self) -> float:
@@ -50,7 +70,7 @@ class Signal:
     verdict: str  # "split", "merge" or "stay"
     reason: str
     held: int  # windows in a row
-    proven: bool  # for long enough, with requests enough
+    proven: bool  # for long enough, and not by chance
 
 
 class Demand:
@@ -58,25 +78,35 @@ class Demand:
 
     def __init__(self, settings: ReconfigurationSettings) -> None:
         self._settings = settings
-        self._demand_s, self._lengths = 0.0, array("q")
+        self._demand_s = self._squares_s2 = 0.0
+        self._lengths = array("q")
         self._reference: Window | None = None
         self._verdict = "stay"
         self._held = 0
-        self._evidence = 0  # requests in the windows that held
+        self._seen = Window()  # the windows that held, together
 
     def arrive(self, service_s: float, input_tokens: int) -> None:
         self._demand_s += service_s
+        self._squares_s2 += service_s * service_s
         self._lengths.append(input_tokens)
 
     def window(self) -> Window:
         """What has arrived in the present one."""
         long = [tokens for tokens in self._lengths if tokens > self._settings.long_tokens]
-        return Window(len(self._lengths), self._demand_s, sum(self._lengths), len(long), sum(long))
+        return Window(
+            requests=len(self._lengths),
+            demand_s=self._demand_s,
+            squares_s2=self._squares_s2,
+            tokens=sum(self._lengths),
+            long_requests=len(long),
+            long_tokens=sum(long),
+        )
 
     def close(self) -> Window:
         """End the window; the next one begins."""
         window = self.window()
-        self._demand_s, self._lengths = 0.0, array("q")
+        self._demand_s = self._squares_s2 = 0.0
+        self._lengths = array("q")
         return window
 
     def capacity_s(self, workers: Iterable[Worker]) -> float:
@@ -85,14 +115,13 @@ class Demand:
 
     def judge(self, window: Window, workers: Iterable[Worker]) -> Signal:
         """What the window, after those before it, says about the composition that served it."""
-        verdict, reason = self._judge_alone(window, self.capacity_s(workers))
+        capacity_s = self.capacity_s(workers)
+        verdict, reason = self._judge_alone(window, capacity_s)
         if verdict != self._verdict:
-            self._verdict, self._held, self._evidence = verdict, 0, 0
+            self._verdict, self._held, self._seen = verdict, 0, Window()
         self._held += 1
-        self._evidence += window.requests
-        settings = self._settings
-        proven = self._held >= settings.hold_windows and self._evidence >= settings.min_requests
-        return Signal(verdict, reason, self._held, proven)
+        self._seen += window
+        return Signal(verdict, reason, self._held, self._is_proven(capacity_s))
 
     def allows(self, window: Window, workers: Iterable[Worker]) -> bool:
         """Whether these workers, after a merge, would serve the window and not split again."""
@@ -102,7 +131,23 @@ class Demand:
     def forget(self) -> None:
         """The composition is another one: what was seen before says nothing about it."""
         self._reference = None
-        self._verdict, self._held, self._evidence = "stay", 0, 0
+        self._verdict, self._held, self._seen = "stay", 0, Window()
+
+    def _is_proven(self, capacity_s: float) -> bool:
+        settings, seen = self._settings, self._seen
+        if self._held < settings.hold_windows or seen.requests < settings.min_requests:
+            return False
+        if self._verdict == "split":
+            away_s = seen.demand_s - settings.split_above * capacity_s * self._held
+        else:
+            away_s = settings.merge_below * capacity_s * self._held - seen.demand_s
+        if away_s > 0:
+            return away_s >= settings.confidence * seen.demand_error_s
+        if self._reference is None:
+            return False
+        shift = abs(seen.long_request_share - self._reference.long_request_share)
+        error = math.hypot(seen.share_error, self._reference.share_error)
+        return shift >= settings.confidence * error
 
     def _judge_alone(self, window: Window, capacity_s: float) -> tuple[str, str]:
         settings = self._settings

@@ -32,10 +32,11 @@ class ReconfigurationSettings(msgspec.Struct, frozen=True, kw_only=True):
     hysteresis: float = 0.05  # a merge keeps D at least this far below the split threshold
     steady_share: float = 0.1  # D is steady this close to its reference
     long_shift: float = 0.05  # change of the share of long requests that counts
-    hold_windows: int = 3  # in a row that must speak for the same
-    min_requests: int = 2_000  # in these windows together
-    dwell_s: float = 60.0  # after an operation, until the next decision
-    max_operations: int = 2  # at once
+    hold_windows: int = 2  # in a row that must speak for the same …
+    confidence: float = 2.0  # … by so many standard errors of theirs …
+    min_requests: int = 30  # … with enough requests for errors to mean anything
+    dwell_s: float = 20.0  # after an operation, until the next decision
+    max_operations: int = 4  # at once
     patience_s: float = 5.0  # a drain lets paused requests wait this long
     drain_deadline_s: float = 30.0
     switch_deadline_s: float = 10.0  # for parking, and again for adopting
