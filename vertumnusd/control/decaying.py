@@ -54,6 +54,10 @@ class Decaying:
         """The nodes that were not changed for longest, with their values."""
         return [(value / self._weight, n) for n, value in islice(self._weighed.items(), count)]
 
+    def latest(self, count: int) -> list[bytes]:
+        """The nodes that were changed last."""
+        return list(islice(reversed(self._weighed), count))
+
     def forget(self, nodes: Iterable[bytes]) -> None:
         for node in nodes:
             del self._weighed[node]

@@ -18,8 +18,9 @@ from vertumnusd.messages import HASH_BYTES
 
 NAME_BYTES = 4  # of a block's hash, to call a prefix by
 SHOWN = 20
+GONE_THROUGH = 2000  # of the nodes touched last, at each degree: what is hot was touched lately
 EXAMINED = 200
-RENEWED_S = 5.0  # all nodes with statistics are gone through; not at every look
+RENEWED_S = 5.0  # not at every look
 
 
 def prefix_name(block: bytes) -> str:
@@ -59,7 +60,7 @@ class HotPrefixes:
     def _hottest(self) -> list[tuple[bytes, Use]]:
         uses: dict[bytes, Use] = {}
         for degree in self._settings.cp_degrees:
-            for node, access, missed_s in self._statistics.nodes(degree):
+            for node, access, missed_s in self._statistics.latest(degree, GONE_THROUGH):
                 known = uses.get(node, Use(0.0, 0.0))
                 uses[node] = Use(known.access + access, known.missed_s + missed_s)
         examined = nlargest(EXAMINED, uses.items(), key=lambda item: (item[1], item[0]))

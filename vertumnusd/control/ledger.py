@@ -18,7 +18,7 @@ from vertumnusd.control.loads import Loads
 from vertumnusd.control.promised import Promised, marks
 from vertumnusd.control.request import Request, Stage
 from vertumnusd.control.settings import Settings
-from vertumnusd.control.worker_queue import Blocked, WorkerQueue
+from vertumnusd.control.worker_queue import Blocked, Discipline, WorkerQueue
 from vertumnusd.messages import Done, HandedOff, PrefillDone, Returned, RoomMissing, Submit
 
 NO_DECODE_RANK = -1
@@ -46,6 +46,7 @@ class Ledger:
         self.totals = Counter(dict.fromkeys(TOTALS, 0))
         self._settings = settings
         self._promises = settings.does("promises")
+        self.discipline = Discipline.of(settings)
         self._arrivals = 0
 
     def accept(self, now: float, submit: Submit) -> Request:
@@ -79,6 +80,9 @@ class Ledger:
     def move(self, request: Request, stage: Stage) -> None:
         self.queued_tokens += (stage.queued - request.stage.queued) * request.input_tokens
         request.stage = stage
+
+    def new_queue(self, worker: Worker) -> WorkerQueue:
+        return WorkerQueue(worker, self.discipline)
 
     def open(self, queue: WorkerQueue) -> None:
         """A worker serves."""

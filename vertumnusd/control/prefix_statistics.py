@@ -51,6 +51,12 @@ class PrefixStatistics:
         for node, seconds in zip(path[there:], lost_s, strict=False):
             self.missed[degree].add(node, seconds)
 
+    def latest(self, degree: int, count: int) -> Iterator[tuple[bytes, float, float]]:
+        """The nodes used or missed last at this degree: name, access and missed."""
+        access, missed = self.access[degree], self.missed[degree]
+        for node in dict.fromkeys([*access.latest(count), *missed.latest(count)]):
+            yield node, access[node], missed[node]
+
     def decay(self) -> None:
         """Both statistics × decay. Nodes of next to nothing are forgotten, some with each call."""
         for statistic in (self.access, self.missed):

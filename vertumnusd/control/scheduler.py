@@ -22,7 +22,7 @@ from vertumnusd.control.prefill_time import PrefillTime
 from vertumnusd.control.request import Request, Stage
 from vertumnusd.control.settings import Settings
 from vertumnusd.control.slo import SloAccount
-from vertumnusd.control.worker_queue import Blocked, Discipline, WorkerQueue, first_in_line
+from vertumnusd.control.worker_queue import Blocked, WorkerQueue, first_in_line
 from vertumnusd.messages import (
     Abort,
     BlocksChanged,
@@ -53,7 +53,7 @@ class Scheduler:
         self._settings = settings
         self._prefill_time = prefill_time
         self._policy = Policy(prefill_time, settings.beta, settings.lambda_)
-        self._discipline = Discipline.of(settings)
+        self._discipline = self.ledger.discipline
         self._fleet = fleet
 
     # --- what happens to requests
@@ -149,7 +149,7 @@ class Scheduler:
 
         Otherwise the first of several workers to return would get everything, and keep it.
         """
-        return self._open(now, [WorkerQueue(worker, self._discipline) for worker in workers])
+        return self._open(now, [self.ledger.new_queue(worker) for worker in workers])
 
     def drain(self, now: float, workers: Iterable[Worker]) -> list[ControlCommand]:
         """No more for these workers: what waits for them goes elsewhere, what they run ends."""

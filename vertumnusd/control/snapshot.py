@@ -19,7 +19,6 @@ from vertumnusd.control.reconfig import Operations
 from vertumnusd.control.request import Request, Stage
 from vertumnusd.control.scheduler import Scheduler
 from vertumnusd.control.settings import Settings
-from vertumnusd.control.worker_queue import WorkerQueue
 from vertumnusd.messages import (
     HASH_BYTES,
     ControlCommand,
@@ -113,7 +112,7 @@ def _by_rank(fleet: Fleet) -> list[Worker]:
 
 def _worker(worker: Worker, fleet: Fleet, ledger: Ledger) -> dict[str, Any]:
     standing = fleet.standings[worker]
-    queue = ledger.queues.get(worker) or ledger.draining.get(worker) or WorkerQueue(worker)
+    queue = ledger.queues.get(worker) or ledger.draining.get(worker) or ledger.new_queue(worker)
     return {
         "name": worker.name,
         "state": standing.state.value,
