@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from itertools import pairwise
+from types import ModuleType
 
 import pytest
 import torch
@@ -12,7 +16,7 @@ from vertumnus_kernels.merge import merge
 
 pytestmark = pytest.mark.ranks
 
-FAST = [pytest.param(choice.attend, id=choice.name) for choice in attention.CHOICES]
+FAST = [pytest.param(module.attend, id=module.__name__) for module in (onednn, flash_cpu)]
 # (queries, keys): one and few queries, block and bucket borders, more past than own tokens.
 SIZES = [(1, 1), (1, 700), (5, 600), (31, 800), (32, 512), (128, 128), (129, 257), (300, 1111)]
 
@@ -79,8 +83,69 @@ def test_merged_parts_equal_attention_over_all_keys() -> None:
     torch.testing.assert_close(lse_HT, wanted_lse_HT, atol=5e-6, rtol=0)
 
 
-def test_the_fast_form_is_chosen_here() -> None:
+def test_the_plain_form_takes_queries_by_the_block_and_leaves_out_what_none_sees(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = []
+    block = plain._attend_block
+
+    def spy(q_BHD: Tensor, k_SKD: Tensor, *rest: Tensor | bool | float) -> attention.Part:
+        seen.append((len(q_BHD), len(k_SKD)))
+        return block(q_BHD, k_SKD, *rest)  # type: ignore[arg-type]
+
+    case = (*fused(600, 700), True, 0.2)
+    monkeypatch.setattr(plain, "BLOCK", 1000)
+    whole = plain.attend(*case)
+    monkeypatch.undo()
+    monkeypatch.setattr(plain, "_attend_block", spy)
+    torch.testing.assert_close(plain.attend(*case), whole, atol=5e-6, rtol=0)
+    assert seen == [(256, 356), (256, 612), (88, 700)]
+
+
+@pytest.fixture
+def choose(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
+    """The name of what is chosen, with these modules broken."""
+
+    def broken(*case: Tensor | bool | float) -> attention.Part:
+        raise RuntimeError("no such operator")
+
+    def choose(*modules: ModuleType) -> str:
+        for module in modules:
+            monkeypatch.setattr(module, "attend", broken)
+        attention.implementation.cache_clear()
+        return attention.implementation().name
+
+    yield choose
+    monkeypatch.undo()
+    attention.implementation.cache_clear()
+
+
+def test_the_fast_form_is_chosen_here(choose: Callable[..., str]) -> None:
+    assert choose() == "onednn"
+
+
+def test_what_is_broken_is_passed_over(choose: Callable[..., str]) -> None:
+    assert choose(onednn) == "torch-flash-cpu"
+    assert choose(onednn, flash_cpu) == "plain"
+    q_THD, k_SKD, v_SKD = fused(5, 9)
+    attention.attend(q_THD, k_SKD, v_SKD, True, 0.2)
+
+
+def test_what_is_not_installed_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(attention.CHOICES, "cpu", {"absent": "absent", "onednn": "onednn"})
+    attention.implementation.cache_clear()
     assert attention.implementation().name == "onednn"
+    attention.implementation.cache_clear()
+
+
+def test_modules_for_cuda_are_not_imported_on_cpu() -> None:
+    script = (
+        "import sys; from vertumnus_kernels import attention, blocks; attention.implementation();"
+        "blocks.implementation('cpu'); print([m for m in sys.modules if 'cuda' in m and 'vert' in m"
+        " or m == 'vertumnus_kernels.blocks_triton'])"
+    )
+    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert shown.stdout == "[]\n", shown
 
 
 def test_a_form_that_is_off_is_not_chosen() -> None:
