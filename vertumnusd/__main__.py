@@ -1,4 +1,4 @@
-"""The one command: ``vertumnusd serve | demo | simulate | reproduce | status | config``.
+"""The one command, ``vertumnusd``: ``serve`` runs a node, the others look at one or steer it.
 
 Exit status: 0 done or drained, 1 fault, 2 usage or configuration, 3 port in use, 4 ranks failed to
 start. Flags win over the file, the file over the defaults.
@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from vertumnusd import __version__
+from vertumnusd.admin import add_commands as add_admin_commands
 from vertumnusd.config import Config, ConfigError, load_config
 
 EXIT_USAGE = 2
@@ -65,6 +66,7 @@ def _parser() -> Parser:
     _add_simulate(commands)
     _add_reproduce(commands)
     _add_status(commands)
+    add_admin_commands(commands)
     _add_config(commands)
     return parser
 

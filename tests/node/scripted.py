@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any
 
@@ -19,6 +19,7 @@ from wsproto.events import CloseConnection, Message, RejectConnection, Request, 
 from vertumnusd.messages import Answer, Failed, Finished, ModelInfo, Placed, Token
 from vertumnusd.node.admin import Admin, AdminToken
 from vertumnusd.node.doors import Doors
+from vertumnusd.node.errors import RequestError
 from vertumnusd.node.feed import Feed
 from vertumnusd.node.keys import Keys
 from vertumnusd.node.limits import Limits
@@ -196,12 +197,30 @@ class ScriptedService:
         self.changed = trio.Event()
 
 
+class ScriptedOperator:
+    """Implements ``Operator``: notes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, list[str]]] = []
+
+    def plan(self, kind: str, workers: Sequence[str]) -> list[dict[str, Any]]:
+        if "CP9[0-8]" in workers:
+            raise RequestError(404, "unknown_worker", "there is no worker 'CP9[0-8]'")
+        return [{"kind": kind, "before": workers}]
+
+    async def convert(self, kind: str, workers: Sequence[str]) -> list[dict[str, Any]]:
+        self.told.append((kind, list(workers)))
+        await trio.lowlevel.checkpoint()
+        return [{"kind": kind, "before": workers, "outcome": "exposed"}]
+
+
 class House:
     """Doors in front of a scripted service."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self.service = ScriptedService()
         self.metrics = Metrics()
+        self.operator = ScriptedOperator()
         self._nursery = nursery
         self.set_up()
 
@@ -221,7 +240,7 @@ class House:
             keys or Keys(),
             self.metrics,
             Limits(**limits),
-            Admin(self.feed, AdminToken(admin_token)),
+            Admin(self.feed, AdminToken(admin_token), self.operator),
         )
 
     def connect(self, trusted: bool = False) -> Client:

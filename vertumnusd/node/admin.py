@@ -21,6 +21,7 @@ import trio
 from vertumnusd.node.errors import RequestError
 from vertumnusd.node.feed import Feed
 from vertumnusd.node.http import Head
+from vertumnusd.node.service import Operator
 
 BACKLOG = 64
 
@@ -69,6 +70,7 @@ class Admin:
 
     feed: Feed
     token: AdminToken
+    operator: Operator
 
 
 @contextmanager

@@ -14,7 +14,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import structlog
 import trio
 
@@ -30,17 +32,21 @@ from vertumnusd.messages import (
     BlocksChanged,
     ControlCommand,
     ControlEvent,
+    Converted,
+    Converting,
     Exposed,
     Failed,
     Finished,
     Lost,
     ModelInfo,
+    Parked,
     RankDown,
     RankUp,
     Refused,
     Withdrawn,
 )
 from vertumnusd.node.admin import Admin, AdminSocketError, AdminToken, admin_listener
+from vertumnusd.node.administration import Administration
 from vertumnusd.node.doors import Doors
 from vertumnusd.node.feed import Feed
 from vertumnusd.node.gguf_tokenizer import TokenizerError
@@ -153,6 +159,7 @@ class Daemon:
         self._exposed: set[str] = set()
         self._decode_ranks: set[int] = set()  # that are up
         self._all_exposed = trio.Event()
+        self._converting: set[int] = set()  # operations under way, which expose workers in a moment
         self._workers = len(
             parse_composition(config.composition, config.cluster.cp_degrees, config.cluster.ranks)
         )
@@ -161,8 +168,6 @@ class Daemon:
         home_tokens = config.kv_blocks * config.home_ranks * block_tokens
         decode_tokens = config.decode_kv_blocks * block_tokens
         self._requests = Requests(model, min(home_tokens, decode_tokens), self._observe)
-        feed = Feed(self._requests.cluster, trio.current_time, time.time)
-        self._admin = Admin(feed, admin_token)
         self._ranks = RankHost(
             config,
             model,
@@ -194,6 +199,9 @@ class Daemon:
             ),
         )
         self._requests.attach(self._hub)
+        self._administration = Administration(self._hub, config.cluster.cp_degrees)
+        self._feed = Feed(self._requests.cluster, trio.current_time, time.time)
+        self._admin = Admin(self._feed, admin_token, self._administration)
 
     # --- the life of the daemon
 
@@ -321,20 +329,22 @@ class Daemon:
         self._notifier.send(STATUS=text)
 
     def _on_rank_up(self, event: RankUp) -> None:
-        self._admin.feed.happened(event)
+        self._feed.happened(event)
         self._hub.rank_up(event)
         if event.kind == "decode":
             self._decode_ranks.add(event.rank)
         self._update_readiness()
 
     def _on_rank_down(self, event: RankDown) -> None:
-        self._admin.feed.happened(event)
+        self._feed.happened(event)
         self._hub.rank_down(event)
         self._decode_ranks.discard(event.rank)
         self._update_readiness()
 
     def _report(self, happened: ControlCommand | Refused) -> None:
-        self._admin.feed.happened(happened)
+        self._feed.happened(happened)
+        if not isinstance(happened, Refused):
+            self._administration.report(happened)
         match happened:
             case Exposed():
                 self._exposed.add(happened.worker)
@@ -344,7 +354,14 @@ class Daemon:
                 self._update_readiness()
             case Withdrawn():
                 self._exposed.discard(happened.worker)
-                log.warning("worker withdrawn", worker=happened.worker, reason=happened.reason)
+                log.info("worker withdrawn", worker=happened.worker, reason=happened.reason)
+                self._update_readiness()
+            case Converting():
+                self._converting.add(happened.operation)
+                log.info("converting", **_facts(happened))
+            case Converted():
+                self._converting.discard(happened.operation)
+                log.info("converted", **_facts(happened))
                 self._update_readiness()
             case Lost():
                 log.warning(
@@ -356,7 +373,7 @@ class Daemon:
     def _on_illegal(self, event: ControlEvent, reason: str) -> None:
         """Nonsense costs the rank that sent it its life, and nothing else."""
         log.error("illegal event", kind=type(event).__name__, reason=reason)
-        if isinstance(event, BlocksChanged | Adopted):
+        if isinstance(event, BlocksChanged | Adopted | Parked):
             self._ranks.kill(event.rank, reason)
 
     def _update_readiness(self) -> None:
@@ -364,7 +381,7 @@ class Daemon:
             self._requests.unready = "draining"
         elif not self.served:
             self._requests.unready = self._loading
-        elif not self._exposed:
+        elif not self._exposed and not self._converting:
             self._requests.unready = "no worker serves"
         else:
             self._requests.unready = "" if self._decode_ranks else "no decode rank serves"
@@ -385,6 +402,20 @@ class Daemon:
         metrics.set_requests(len(view["requests"]) - waiting, waiting)
         free = sum(home["free_blocks"] for home in view["homes"])
         metrics.set_kv_usage(1 - free / (self._config.cluster.ranks * self._config.kv_blocks))
+
+
+def _facts(conversion: Converting | Converted) -> dict[str, Any]:
+    """What a log line says of it."""
+    facts = msgspec.structs.asdict(conversion)
+    return {
+        name: " ".join(value)
+        if isinstance(value, tuple)
+        else round(value, 4)
+        if isinstance(value, float)
+        else value
+        for name, value in facts.items()
+        if value != ""
+    }
 
 
 def _settings(config: Config) -> Settings:

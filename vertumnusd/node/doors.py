@@ -55,7 +55,7 @@ class Doors:
         limits: Limits,
         admin: Admin,
     ) -> None:
-        self._gate = Gate(service, tokens, keys, metrics, limits)
+        self._gate = Gate(service, tokens, keys, metrics, limits, admin.operator)
         self._admin = admin
         self._connections: Counter[str] = Counter()
         self._websockets = 0
@@ -156,7 +156,7 @@ class Doors:
             route = routes.find(head)
             if route.admin and not trusted:
                 self._admin.token.check(head)
-            if route.keyed:
+            if route.keyed and (route.works or not trusted):
                 exchange.tenant = self._tenant(head)
             with self._gate.admit(exchange.tenant) if route.works else nullcontext():
                 await self._handle(connection, exchange, route)

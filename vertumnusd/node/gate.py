@@ -12,7 +12,7 @@ from vertumnusd.node.errors import UNAVAILABLE, RequestError
 from vertumnusd.node.keys import ANYONE, Keys, Tenant, refusal
 from vertumnusd.node.limits import Limits
 from vertumnusd.node.metrics import Metrics
-from vertumnusd.node.service import Service
+from vertumnusd.node.service import Operator, Service
 from vertumnusd.node.tokens import Tokens
 
 RETRY_AFTER_S = 1.0  # a node that is unready or busy may take work again after this
@@ -22,9 +22,16 @@ class Gate:
     """Counts requests in flight, turns away what cannot be taken, knows when all have ended."""
 
     def __init__(
-        self, service: Service, tokens: Tokens, keys: Keys, metrics: Metrics, limits: Limits
+        self,
+        service: Service,
+        tokens: Tokens,
+        keys: Keys,
+        metrics: Metrics,
+        limits: Limits,
+        operator: Operator,
     ) -> None:
         self.service = service
+        self.operator = operator
         self.tokens = tokens
         self.keys = keys
         self.metrics = metrics

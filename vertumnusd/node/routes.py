@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 
-from vertumnusd.node.api import chat, completions, responses, status, tokenize
+from vertumnusd.node.api import admin, chat, completions, responses, status, tokenize
 from vertumnusd.node.errors import RequestError
 from vertumnusd.node.exchange import Exchange
 from vertumnusd.node.gate import Gate
@@ -19,8 +19,10 @@ MODEL = "/v1/models/"
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """``keyed``: an API key is needed, if any are set. ``works``: takes the node's time.
-    ``admin``: for those who come through the admin socket, or with the admin token."""
+    """``keyed``: an API key is needed, if any are set, but for looking through the admin socket.
+    ``works``: takes the node's time.
+    ``admin``: for those who come through the admin socket, or with the admin token.
+    """
 
     method: str
     handler: Handler
@@ -37,6 +39,8 @@ ROUTES = {
     "/detokenize": Route("POST", tokenize.detokenize),
     "/v1/models": Route("GET", status.models),
     "/v1/cluster": Route("GET", status.cluster),
+    "/v1/admin/split": Route("POST", partial(admin.convert, kind="split"), False, admin=True),
+    "/v1/admin/merge": Route("POST", partial(admin.convert, kind="merge"), False, admin=True),
     # Probes and scrapes tell nothing of what clients send, and are made without keys.
     "/health": Route("GET", status.health, keyed=False),
     "/live": Route("GET", status.live, keyed=False),

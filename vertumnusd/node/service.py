@@ -5,7 +5,7 @@ The daemon's own implementation is ``requests.Requests``; tests of the doors use
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -29,6 +29,21 @@ class Job:
     sampling: Sampling
     stop_tokens: tuple[int, ...]
     salt: bytes = b""
+
+
+class Operator(Protocol):
+    """What operators can do with the node. Raises :class:`RequestError` for what is not possible.
+
+    Workers are named as in ``GET /v1/cluster``. What is returned is JSON-ready.
+    """
+
+    def plan(self, kind: str, workers: Sequence[str]) -> list[dict[str, Any]]:
+        """What :meth:`convert` would begin now, and what it would have to wait for."""
+        ...
+
+    async def convert(self, kind: str, workers: Sequence[str]) -> list[dict[str, Any]]:
+        """Split or merge the workers; return when that is done, or was rolled back."""
+        ...
 
 
 class Service(Protocol):

@@ -1,0 +1,126 @@
+"""The composition of a serving daemon changes: real ranks, a small model, and its operators."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+from harness import DOCUMENT, Client, Daemon, ask, children, daemon
+
+pytestmark = pytest.mark.ranks
+
+CLUSTER = {"ranks": 4, "cp_degrees": [1, 2, 4], "composition": "1CP4"}
+PAIRS = (("CP1[0]", "CP1[1]"), ("CP1[2]", "CP1[3]"), ("CP2[0-1]", "CP2[2-3]"))
+
+
+@pytest.fixture(scope="module")
+def node():
+    with daemon(cluster=CLUSTER, rank={"step_s": 0.02}) as running:
+        yield running
+
+
+@pytest.fixture
+def client(node):
+    with Client(node.port) as connected:
+        yield connected
+
+
+def operate(node: Daemon, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "vertumnusd", *words, "--port", str(node.port)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def names(client: Client) -> list[str]:
+    return [worker["name"] for worker in client.get("/v1/cluster")["workers"]]
+
+
+def convert_at_random(node: Daemon, client: Client, dice: random.Random) -> str:
+    """Split or merge something that can be; what the command printed."""
+    there = names(client)
+    splits = [("split", name) for name in there if not name.startswith("CP1[")]
+    merges = [("merge", *pair) for pair in PAIRS if set(pair) <= set(there)]
+    return operate(node, *dice.choice(splits + merges)).stdout
+
+
+def base_line(node: Daemon, client: Client) -> dict[str, int]:
+    """What must come back: blocks held, requests known, descriptors and tasks of the daemon."""
+    view = client.get("/v1/cluster")
+    pid = node.process.pid
+    return {
+        "pinned": sum(home["pinned_blocks"] + home["reserved_blocks"] for home in view["homes"]),
+        "decode": sum(pool["kv_blocks"] - pool["free_blocks"] for pool in view["decode"]),
+        "requests": len(view["requests"]) + view["waiting"]["requests"],
+        "descriptors": len(os.listdir(f"/proc/{pid}/fd")),
+        "rank descriptors": sum(len(os.listdir(f"/proc/{p}/fd")) for p in children(pid)),
+        "processes": len(children(pid)),
+    }
+
+
+def quiet_base_line(node: Daemon, client: Client) -> dict[str, int]:
+    """Once nobody waits for anything; the last answer leaves a moment before its blocks do."""
+    deadline = time.monotonic() + 10
+    while (found := base_line(node, client))["requests"] and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return found
+
+
+def test_answers_are_those_of_a_quiet_cluster_while_workers_split_and_merge(node, client):
+    dice = random.Random(1)
+    prompts = [
+        DOCUMENT[start : start + dice.choice((60, 400, 1600))] + f" {start}"
+        for start in dice.choices(range(2000), k=16)
+    ]
+    quiet = [client.complete(prompt, 6).text for prompt in prompts]
+    before = quiet_base_line(node, client)
+    printed = []
+    with ThreadPoolExecutor(4) as pool:
+        futures: list[Future] = [pool.submit(ask, node.port, prompt, 6) for prompt in prompts]
+        while not all(future.done() for future in futures) or len(printed) < 6:
+            printed.append(convert_at_random(node, client, dice))
+    answers = [future.result() for future in futures]
+
+    assert [answer.text for answer in answers] == quiet
+    assert all("switched in" in line for line in printed), printed
+    assert len({answer.facts["degree"] for answer in answers}) > 1
+    assert quiet_base_line(node, client) == before
+
+
+def test_a_prefix_survives_conversions_where_it_is(node, client):
+    prompt = "Survivors. " + DOCUMENT[:1500]
+    first = client.complete(prompt, 8)
+    dice = random.Random(2)
+    for _ in range(4):
+        convert_at_random(node, client, dice)
+        again = client.complete(prompt, 8)
+        assert again.cached_tokens == (again.input_tokens - 1) // 16 * 16
+        assert again.text == first.text
+
+
+def test_an_order_that_cannot_be_carried_out_says_why(node, client):
+    while "CP4[0-3]" not in names(client):
+        there = set(names(client))
+        operate(node, "merge", *next(pair for pair in PAIRS if set(pair) <= there))
+    for words, reason in (
+        (("split", "CP2[0-1]"), "there are CP4[0-3]"),
+        (("merge", "CP4[0-3]"), "largest degree"),
+        (("split", "CP4[0-3]", "--socket", "/no/such"), "no daemon listens at /no/such"),
+    ):
+        ended = operate(node, *words)
+        assert (ended.returncode, ended.stdout) == (1, "")
+        assert reason in ended.stderr
+    planned = operate(node, "split", "CP4[0-3]", "--dry-run", "--json")
+    assert json.loads(planned.stdout)["planned"][0]["after"] == ["CP2[0-1]", "CP2[2-3]"]
+    assert names(client) == ["CP4[0-3]"]
+
+
+def test_the_admin_socket_goes_with_its_daemon(tmp_path):
+    path = tmp_path / "admin.sock"
+    with daemon(cluster={"ranks": 1}, node={"admin_socket": str(path)}) as node:
+        assert path.is_socket()
+        ended = operate(node, "split", "CP1[0]", "--socket", str(path))
+        assert "1 is the least degree" in ended.stderr
+    assert not path.exists()

@@ -1,0 +1,141 @@
+"""What operators type: ``vertumnusd split | merge``. They speak HTTP to a running daemon.
+
+On its own host by the unix socket, whose permissions are the operator's pass; from elsewhere by TCP
+with an admin token. Exit status: 0 done, 1 refused or rolled back, 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from vertumnusd.admin_address import admin_socket_path
+
+CONNECT_TIMEOUT_S = 5.0
+
+
+class AdminError(Exception):
+    """The daemon could not be reached, or did not do it; the message says why."""
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost")
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.connect(str(self._path))
+
+
+class Daemon:
+    """A running daemon, as an operator reaches it."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._headers = {"Content-Type": "application/json"}
+        if arguments.url is None:
+            path = arguments.socket or admin_socket_path("", arguments.port)
+            self._where = str(path)
+            self._connection: http.client.HTTPConnection = _UnixConnection(path)
+            return
+        url = urlsplit(arguments.url)
+        if url.scheme != "http" or not url.hostname:
+            raise AdminError(f"{arguments.url}: an address like http://127.0.0.1:8000 is expected")
+        self._where = arguments.url
+        self._connection = http.client.HTTPConnection(
+            url.hostname, url.port or 80, timeout=CONNECT_TIMEOUT_S
+        )
+        if arguments.admin_token_file is not None:
+            token = next(iter(arguments.admin_token_file.read_text().split()), "")
+            self._headers["Authorization"] = f"Bearer {token}"
+
+    def ask(self, method: str, path: str, content: object = None) -> dict[str, Any]:
+        """One exchange. Raises :class:`AdminError`."""
+        body = None if content is None else json.dumps(content)
+        try:
+            self._connection.connect()
+            self._connection.sock.settimeout(None)  # a drain takes its time
+            self._connection.request(method, path, body, self._headers)
+            response = self._connection.getresponse()
+            answer = json.load(response)
+        except (FileNotFoundError, ConnectionRefusedError) as error:
+            raise AdminError(f"no daemon listens at {self._where}") from error
+        except OSError as error:
+            raise AdminError(f"{self._where}: {error.strerror or error}") from error
+        except (ValueError, http.client.HTTPException) as error:
+            raise AdminError(f"{self._where}: this is no vertumnusd: {error}") from error
+        finally:
+            self._connection.close()
+        if response.status != 200:
+            raise AdminError(str(answer.get("error", {}).get("message", f"HTTP {response.status}")))
+        return dict(answer)
+
+
+def convert(daemon: Daemon, arguments: argparse.Namespace) -> int:
+    """``split`` and ``merge``: wait for the end, and print what happened."""
+    order = {"workers": arguments.workers, "dry_run": arguments.dry_run}
+    answer = daemon.ask("POST", f"/v1/admin/{arguments.command}", order)
+    if arguments.json:
+        print(json.dumps(answer, indent=2))
+    for planned in answer.get("planned", []):
+        _say(arguments, f"{_change(planned)}: drain of about {planned['predicted_drain_s']:.2f} s")
+    converted = answer.get("converted", [])
+    for operation in converted:
+        _say(arguments, f"{_change(operation)}: {_ending(operation)}")
+    return 0 if all(operation["outcome"] == "exposed" for operation in converted) else 1
+
+
+def _change(operation: dict[str, Any]) -> str:
+    return f"{' '.join(operation['before'])} → {' '.join(operation['after'])}"
+
+
+def _ending(operation: dict[str, Any]) -> str:
+    if operation["outcome"] != "exposed":
+        return f"{operation['outcome']} in {operation['phase']}: {operation['reason']}"
+    return (
+        f"drained in {operation['drain_s']:.2f} s, switched in {operation['switch_s'] * 1e3:.1f} ms"
+    )
+
+
+def _say(arguments: argparse.Namespace, text: str) -> None:
+    if not arguments.json:
+        print(text)
+
+
+def add_commands(commands: Any) -> None:
+    """The parsers of all of them."""
+    for kind, text in (
+        ("split", "split workers in two, without a restart"),
+        ("merge", "merge neighbouring workers into one"),
+    ):
+        parser = _add(commands, kind, text, convert)
+        parser.add_argument("workers", nargs="+", metavar="WORKER", help="such as CP2[0-1]")
+        parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+
+
+def _add(
+    commands: Any, name: str, text: str, act: Callable[[Daemon, argparse.Namespace], int]
+) -> Any:
+    parser = commands.add_parser(name, help=text, allow_abbrev=False)
+    parser.add_argument("--port", type=int, default=8000, help="of the daemon on this host")
+    parser.add_argument("--socket", type=Path, help="its admin socket, if it is elsewhere")
+    parser.add_argument("--url", help="by TCP instead, such as http://10.0.0.1:8000")
+    parser.add_argument("--admin-token-file", type=Path, help="file whose first token is sent")
+    parser.add_argument("--json", action="store_true", help="the answer as JSON")
+    parser.set_defaults(run=lambda arguments: _run(arguments, act))
+    return parser
+
+
+def _run(arguments: argparse.Namespace, act: Callable[[Daemon, argparse.Namespace], int]) -> int:
+    try:
+        return act(Daemon(arguments), arguments)
+    except (AdminError, OSError) as error:
+        print(f"vertumnusd {arguments.command}: {error}", file=sys.stderr)
+        return 1
