@@ -1,6 +1,7 @@
 """A few engine processes without a daemon: the tests and benchmarks drive ``Prefill`` directly.
 
-Each process builds its groups and its Prefill as a rank does, then obeys the calls it is sent.
+Each process builds its groups and its Prefill as a rank does, one for every checkpoint that is
+opened on it, and obeys the calls it is sent.
 The caller plays lead and block table: block ids are handed out one after another.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -26,8 +27,10 @@ from vertumnusd.rank.assemble import open_prefill
 from vertumnusd.rank.host_helper import open_store
 from vertumnusd.rank.kv_pool import KVPool
 from vertumnusd.rank.load import load, tensor_specs
+from vertumnusd.rank.prefill import Prefill
 
 REPLY_S = 120.0
+OPEN = "open"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +64,18 @@ class EngineRanks:
     """The processes, by rank, and the worker that was adopted last."""
 
     def __init__(
-        self, start: RankStart, home_ranks: int, pipes: list[Connection], processes: list[Any]
+        self,
+        start: RankStart,
+        home_ranks: int,
+        pipes: list[Connection],
+        processes: list[Any],
+        number: int,
     ) -> None:
         self.start = start
         self.home_ranks = home_ranks  # of a chain's span, unless begin says otherwise
         self.pipes = pipes
         self.processes = processes
+        self._number = number  # among the engines of these processes
         self.worker = range(1)
         self.id_step = 1  # 1: chains lie in one run; odd and larger: scattered
         self._next_id = [0] * len(pipes)
@@ -77,10 +86,13 @@ class EngineRanks:
     def model(self) -> ModelInfo:
         return self.start.model
 
-    def call(self, ranks: Sequence[int], method: str, *args: Any) -> list[Any]:
-        """The replies of these ranks' ``Prefill.method(*args)``; the first exception is raised."""
+    def call(self, ranks: Sequence[int], method: str | Callable[..., Any], *args: Any) -> list[Any]:
+        """The replies of these ranks' ``Prefill.method(*args)``; the first exception is raised.
+
+        A function, which they must be able to import, is called with the Prefill before ``args``.
+        """
         for rank in ranks:
-            self.pipes[rank].send((method, args))
+            self.pipes[rank].send((self._number, method, args))
         replies = [self.reply(rank) for rank in ranks]
         for reply in replies:
             if isinstance(reply, Exception):
@@ -152,45 +164,63 @@ class EngineRanks:
         return torch.cat(found, dim=2)[:, :, : chain.tokens]
 
 
+class RankProcesses:
+    """Processes without an engine yet; each engine opened is one more on every rank."""
+
+    def __init__(self, pipes: list[Connection], processes: list[Any]) -> None:
+        self._pipes = pipes
+        self._processes = processes
+        self._engines = 0
+        self._stores: list[Any] = []
+        self.fds: list[int] = []
+
+    def open(self, checkpoint: Path, shape: Shape) -> EngineRanks:
+        """Load the checkpoint, once for all ranks, and open an engine on each."""
+        assert shape.ranks == len(self._pipes)
+        model = model_info(checkpoint, "", shape.dtype)
+        weights_fd = os.memfd_create("weights")
+        for _ in load(checkpoint, model, weights_fd):
+            pass
+        kv_bytes = kv_pool_bytes(model, shape.kv_blocks, shape.block_tokens)
+        store = open_store("127.0.0.1")
+        start = RankStart(
+            rank=0, kind="prefill", incarnation=0, generation="g", model=model,
+            tensors=tensor_specs(model)[0], weights_fd=weights_fd,
+            store_host="127.0.0.1", store_port=store.port,
+            cp_degrees=shape.cp_degrees,
+            block_tokens=shape.block_tokens, kv_blocks=shape.kv_blocks,
+            kv_fds=tuple(_memory(kv_bytes) for _ in range(shape.ranks)),
+            exchange_fds=tuple(
+                _memory(exchange_bytes(model, shape.exchange_tokens)) for _ in range(shape.ranks)
+            ),
+            exchange_tokens=shape.exchange_tokens, own_kv_fd=-1, own_kv_blocks=0, core=-1,
+            collective_timeout_s=shape.collective_timeout_s, exchange=shape.exchange,
+        )  # fmt: skip
+        self._stores.append(store)
+        self.fds += [weights_fd, *start.kv_fds, *start.exchange_fds]
+        number, self._engines = self._engines, self._engines + 1
+        engine = EngineRanks(start, shape.home_ranks, self._pipes, self._processes, number)
+        engine.call(range(shape.ranks), OPEN, start, os.getpid())
+        return engine
+
+
 @contextmanager
-def engine_ranks(checkpoint: Path, shape: Shape) -> Iterator[EngineRanks]:
-    """Start the processes, loading the checkpoint once; end them at the end of the block."""
-    model = model_info(checkpoint, "", shape.dtype)
-    weights_fd = os.memfd_create("weights")
-    for _ in load(checkpoint, model, weights_fd):
-        pass
-    kv_bytes = kv_pool_bytes(model, shape.kv_blocks, shape.block_tokens)
-    store = open_store("127.0.0.1")
-    start = RankStart(
-        rank=0, kind="prefill", incarnation=0, generation="g", model=model,
-        tensors=tensor_specs(model)[0], weights_fd=weights_fd,
-        store_host="127.0.0.1", store_port=store.port,
-        cp_degrees=shape.cp_degrees,
-        block_tokens=shape.block_tokens, kv_blocks=shape.kv_blocks,
-        kv_fds=tuple(_memory(kv_bytes) for _ in range(shape.ranks)),
-        exchange_fds=tuple(
-            _memory(exchange_bytes(model, shape.exchange_tokens)) for _ in range(shape.ranks)
-        ),
-        exchange_tokens=shape.exchange_tokens, own_kv_fd=-1, own_kv_blocks=0, core=-1,
-        collective_timeout_s=shape.collective_timeout_s, exchange=shape.exchange,
-    )  # fmt: skip
+def rank_processes(ranks: int, cores: tuple[int, ...] = ()) -> Iterator[RankProcesses]:
+    """Start the processes; end them, and whatever was opened on them, at the end of the block."""
     context = multiprocessing.get_context("spawn")
-    pipes, processes = [], []
+    pipes: list[Connection] = []
+    processes: list[Any] = []
+    started = RankProcesses(pipes, processes)
     try:
-        for rank in range(shape.ranks):
+        for rank in range(ranks):
             ours, theirs = context.Pipe()
-            core = shape.cores[rank] if shape.cores else -1
-            process = context.Process(
-                target=_rank_main, args=(theirs, start, rank, core, os.getpid())
-            )
+            core = cores[rank] if cores else -1
+            process = context.Process(target=_rank_main, args=(theirs, rank, core))
             process.start()
             theirs.close()
             pipes.append(ours)
             processes.append(process)
-        engine = EngineRanks(start, shape.home_ranks, pipes, processes)
-        for rank in range(shape.ranks):
-            assert engine.reply(rank) == "ready"
-        yield engine
+        yield started
     finally:
         for pipe in pipes:
             pipe.close()
@@ -199,8 +229,15 @@ def engine_ranks(checkpoint: Path, shape: Shape) -> Iterator[EngineRanks]:
             process.kill()
             process.join()
             process.close()
-        for fd in (weights_fd, *start.kv_fds, *start.exchange_fds):
+        for fd in started.fds:
             os.close(fd)
+
+
+@contextmanager
+def engine_ranks(checkpoint: Path, shape: Shape) -> Iterator[EngineRanks]:
+    """One engine, on processes of its own."""
+    with rank_processes(shape.ranks, shape.cores) as processes:
+        yield processes.open(checkpoint, shape)
 
 
 def _memory(size_bytes: int) -> int:
@@ -209,11 +246,30 @@ def _memory(size_bytes: int) -> int:
     return fd
 
 
-def _rank_main(pipe: Connection, start: RankStart, rank: int, core: int, parent: int) -> None:
+def _rank_main(pipe: Connection, rank: int, core: int) -> None:
     torch.set_num_threads(1)
     if core >= 0:
         os.sched_setaffinity(0, {core})
+    opened: list[Prefill] = []
+    while True:
+        try:
+            number, method, args = pipe.recv()
+        except EOFError:
+            return
+        try:
+            if method == OPEN:
+                opened.append(_open(rank, *args))
+                reply = None
+            elif callable(method):
+                reply = method(opened[number], *args)
+            else:
+                reply = getattr(opened[number], method)(*args)
+        except Exception as error:
+            reply = error
+        pipe.send(reply.numpy() if isinstance(reply, torch.Tensor) else reply)
 
+
+def _open(rank: int, start: RankStart, parent: int) -> Prefill:
     def inherit(fd: int) -> int:
         return os.open(f"/proc/{parent}/fd/{fd}", os.O_RDWR)
 
@@ -224,15 +280,4 @@ def _rank_main(pipe: Connection, start: RankStart, rank: int, core: int, parent:
         "kv_fds": tuple(inherit(fd) for fd in start.kv_fds),
         "exchange_fds": tuple(inherit(fd) for fd in start.exchange_fds),
     }
-    prefill = open_prefill(RankStart(**fields | ours))
-    pipe.send("ready")
-    while True:
-        try:
-            method, args = pipe.recv()
-        except EOFError:
-            return
-        try:
-            reply = getattr(prefill, method)(*args)
-        except Exception as error:
-            reply = error
-        pipe.send(reply.numpy() if isinstance(reply, torch.Tensor) else reply)
+    return open_prefill(RankStart(**fields | ours))
