@@ -131,3 +131,9 @@ def test_a_broken_profile_is_named(tmp_path):
     path.write_text("model = 'm'\ndtype = 'd'\ndevice = 'c'\n[shared]\nd_s = -1.0\n")
     with pytest.raises(ConfigError, match=r"p\.toml"):
         load_profile(ModelConfig(profile=str(path)), "any")
+
+
+def test_checking_a_file_checks_the_profile_that_it_names(tmp_path, capsys):
+    path = write(tmp_path, "[model]\nprofile = 'none-such'\n")
+    assert main(["config", "check", str(path)]) == 2
+    assert "none-such" in capsys.readouterr().err

@@ -16,6 +16,16 @@ ALLOWED = {
     "node": {"control", "config", "checkpoint", "gguf_file", "layout", "admin_address"},
     "rank": {"layout", "checkpoint", "frames", "gguf_file", "vertumnus_kernels"},
     "simulate": {"control", "config", "layout"},
+    "profile": {
+        "control",
+        "config",
+        "checkpoint",
+        "frames",
+        "layout",
+        "node",
+        "profile_file",
+        "simulate",
+    },
 }
 NEVER = {
     "checkpoint": {"torch", "trio"},
@@ -23,6 +33,7 @@ NEVER = {
     "node": {"torch", "vertumnus_kernels"},
     "rank": {"trio"},
     "simulate": {"torch", "trio"},
+    "profile": {"torch", "trio"},
 }
 
 

@@ -18,7 +18,7 @@ import msgspec
 
 from vertumnusd import __version__
 from vertumnusd.admin import add_commands as add_admin_commands
-from vertumnusd.config import Config, ConfigError, load_config
+from vertumnusd.config import Config, ConfigError, load_config, load_profile
 
 EXIT_USAGE = 2
 
@@ -63,6 +63,7 @@ def _parser() -> Parser:
     commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
     _add_serve(commands)
     _add_demo(commands)
+    _add_profile(commands)
     _add_simulate(commands)
     _add_reproduce(commands)
     _add_status(commands)
@@ -87,6 +88,15 @@ def _add_demo(commands: Any) -> None:
     demo = commands.add_parser("demo", help="the main job on a small model", allow_abbrev=False)
     demo.add_argument("--json", type=Path, metavar="FILE", help="also write the facts to FILE")
     demo.set_defaults(run=_demo)
+
+
+def _add_profile(commands: Any) -> None:
+    from vertumnusd.profile.arguments import add_profile
+
+    text = "measure prefill times and fit Ê"
+    parser = commands.add_parser("profile", help=text, allow_abbrev=False)
+    add_profile(parser)
+    parser.set_defaults(run=_profile)
 
 
 def _add_simulate(commands: Any) -> None:
@@ -143,6 +153,12 @@ def _demo(arguments: argparse.Namespace) -> int:
     return demo(arguments.json)
 
 
+def _profile(arguments: argparse.Namespace) -> int:
+    from vertumnusd.profile.command import profile
+
+    return profile(arguments)
+
+
 def _simulate(arguments: argparse.Namespace) -> int:
     from vertumnusd.simulate.command import simulate
 
@@ -162,7 +178,9 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    load_config(arguments.file)
+    config = load_config(arguments.file)
+    if config.model.profile:
+        load_profile(config.model, "")
     print(f"{arguments.file or 'defaults'}: ok")
     return 0
 

@@ -16,7 +16,8 @@ from typing import Any
 import msgspec
 
 from vertumnusd.control.fleet import parse_composition
-from vertumnusd.control.prefill_time import Coefficients, PrefillTime
+from vertumnusd.control.prefill_time import PrefillTime
+from vertumnusd.profile_file import ProfileFile, read_profile
 
 MOST_RANKS = 1024  # of one node; a typing error should not start a process for each
 SOURCE_ETC = Path(__file__).resolve().parent.parent / "etc"
@@ -250,33 +251,29 @@ def _check_numbers(require: Any, config: Config) -> None:
         require(value > 0, key, value, "more than 0 is expected")
 
 
-class _Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A profile file: one coefficient set for all degrees, and sets for single degrees."""
-
-    model: str
-    dtype: str
-    device: str
-    shared: Coefficients
-    degree: dict[str, Coefficients] = {}
-    measured: dict[str, Any] = {}  # conditions and errors of the measurement, for people
-
-
 def load_profile(config: ModelConfig, model: str) -> tuple[PrefillTime, str]:
-    """The prefill times of ``model``: the named profile, else the measured one, else the fall-back.
+    """The prefill times of ``model``, and the name of the file that they are from.
 
-    Returns it with the name of its file. Raises :class:`ConfigError`.
+    Raises :class:`ConfigError`.
+    """
+    profile, name = load_profile_file(config, model)
+    return profile.prefill_time, name
+
+
+def load_profile_file(config: ModelConfig, model: str) -> tuple[ProfileFile, str]:
+    """The named profile, else the one measured for ``model``, else the fall-back; and its name.
+
+    Raises :class:`ConfigError`.
     """
     path = _profile_path(config, model)
     try:
-        profile = msgspec.toml.decode(path.read_bytes(), type=_Profile)
-        by_degree = {int(degree): c for degree, c in profile.degree.items()}
+        return read_profile(path), path.name
     except OSError as error:
         raise ConfigError(
             f"model.profile = {config.profile!r}: {path}: {error.strerror}"
         ) from error
-    except (msgspec.DecodeError, ValueError) as error:
+    except ValueError as error:
         raise ConfigError(f"{path}: {error}") from error
-    return PrefillTime(profile.shared, by_degree), path.name
 
 
 def _profile_path(config: ModelConfig, model: str) -> Path:
@@ -291,5 +288,10 @@ def _profile_path(config: ModelConfig, model: str) -> Path:
                 f"model.profile = {config.profile!r}: no such profile; known: {names}"
             )
         return path
-    measured = PROFILES / f"{model.lower()}_cpu_{config.dtype}.toml"
+    measured = PROFILES / f"{profile_name(model, config.dtype)}.toml"
     return measured if measured.exists() else PROFILES / "fallback.toml"
+
+
+def profile_name(model: str, dtype: str) -> str:
+    """What the profile of a model on this kind of device is called, unless somebody says else."""
+    return f"{model.lower()}_cpu_{dtype}"

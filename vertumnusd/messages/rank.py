@@ -366,6 +366,23 @@ class Closed(Message, frozen=True):
     free_blocks: int
 
 
+# --- probe of a rank's place → profile
+
+
+class Exchanged(msgspec.Struct, frozen=True):
+    """``elapsed_s``: a layer's K and V of ``tokens`` uncached tokens, shown by all to all."""
+
+    degree: int
+    tokens: int
+    elapsed_s: float
+
+
+class Probed(Message, frozen=True):
+    rank: int
+    exchanges: list[Exchanged]
+    copy_bytes_s: float  # from another rank's pool; 0 if there is no other rank
+
+
 ToRank = (
     RankStart
     | Adopt
@@ -398,3 +415,4 @@ FromRank = (
 )
 ToHelper = LoadModel
 FromHelper = LoadProgress | Loaded | RankFault
+FromProbe = Probed | RankFault

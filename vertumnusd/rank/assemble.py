@@ -16,13 +16,19 @@ from vertumnusd.rank.weights import map_weights
 def open_prefill(start: RankStart) -> Prefill:
     """Map weights and memory, meet the other ranks. Raises CollectiveError if one does not come."""
     model = build(start.model, map_weights(start.weights_fd, start.tensors, start.model.dtype))
-    pools = [
-        KVPool(fd, start.kv_blocks, start.model, start.block_tokens, rank == start.rank)
+    pools = open_pools(start, own=True)
+    return Prefill(start, model, pools[start.rank], open_exchange(start, pools), Groups(start))
+
+
+def open_pools(start: RankStart, own: bool) -> list[KVPool]:
+    """The pools of this host's ranks; ``own``: this rank takes the memory of its own at once."""
+    return [
+        KVPool(fd, start.kv_blocks, start.model, start.block_tokens, own and rank == start.rank)
         for rank, fd in enumerate(start.kv_fds)
     ]
-    exchange: Exchange
+
+
+def open_exchange(start: RankStart, pools: list[KVPool]) -> Exchange:
     if start.exchange == "shared":
-        exchange = SharedExchange(start.exchange_fds, pools, start.model, start.exchange_tokens)
-    else:
-        exchange = CollectiveExchange(start.rank, pools[start.rank], start.exchange_tokens)
-    return Prefill(start, model, pools[start.rank], exchange, Groups(start))
+        return SharedExchange(start.exchange_fds, pools, start.model, start.exchange_tokens)
+    return CollectiveExchange(start.rank, pools[start.rank], start.exchange_tokens)
