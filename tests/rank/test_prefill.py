@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from borders import BORDERS, error, prompt
 from engine_ranks import EngineRanks, Shape, engine_ranks
 from transformers import LlamaForCausalLM
 
@@ -23,20 +24,6 @@ from vertumnusd.rank.prefill import PrefillError
 pytestmark = pytest.mark.ranks
 
 LOGITS_ERROR = 1e-5  # of the largest |logit|, in float32
-BLOCK = 8
-
-# (L, P). With degree 4 there are 8 chunks; a block has 8 tokens.
-BORDERS = [
-    pytest.param(1, 0, id="one-token"),
-    pytest.param(3, 0, id="fewer-tokens-than-ranks"),
-    pytest.param(7, 0, id="fewer-tokens-than-chunks"),
-    pytest.param(37, 0, id="unequal-chunks"),
-    pytest.param(64, 0, id="cold-at-a-block-border"),
-    pytest.param(65, 64, id="one-token-behind-a-prefix"),
-    pytest.param(301, 296, id="few-tokens-behind-a-long-prefix"),
-    pytest.param(104, 80, id="hit-ending-at-a-block-border"),
-    pytest.param(117, 8, id="hit-of-one-block"),
-]
 
 
 @pytest.fixture(scope="module")
@@ -59,18 +46,9 @@ def chains_in_one_run(request: pytest.FixtureRequest) -> None:
         request.getfixturevalue(name).id_step = 1
 
 
-def prompt(length: int, seed: int = 0) -> list[int]:
-    noise = torch.Generator().manual_seed(seed)
-    return torch.randint(0, 256, (length,), generator=noise).tolist()
-
-
 @torch.inference_mode()
 def wanted(model: LlamaForCausalLM, tokens: list[int]) -> np.ndarray:
     return model(torch.tensor([tokens])).logits[0, -1].numpy()
-
-
-def error(logits: np.ndarray, oracle: np.ndarray) -> float:
-    return float(np.abs(logits - oracle).max() / np.abs(oracle).max())
 
 
 @pytest.mark.parametrize(("length", "cached"), BORDERS)
