@@ -9,8 +9,7 @@ from vertumnusd.control.prefix_trie import PrefixTrie
 
 
 def share(rank: int, *paths: str) -> Share:
-    parents = b"".join(name(path[:-1]) for path in paths)
-    return Share(rank, parents, b"".join(name(path) for path in paths))
+    return Share(rank, b"".join(name(path[:-1]) + name(path) for path in paths))
 
 
 def waiting(*shares: Share) -> HomeShares:

@@ -70,6 +70,7 @@ class Controller:
         self._operations = Operations(settings, self._fleet, self._scheduler)
         self._adaptation = Adaptation(settings, self._fleet, self._scheduler, self._operations)
         self._replication = Replication(settings, self._fleet, self._scheduler)
+        self._parts = (self._operations, self._scheduler, self._adaptation, self._replication)
         self._incarnations: dict[int, int] = {}  # of the ranks that are up, of both kinds
 
     def step(self, now: float, event: ControlEvent) -> list[ControlCommand]:
@@ -81,8 +82,7 @@ class Controller:
 
     def tick(self, now: float) -> list[ControlCommand]:
         """Let time pass: call off what takes too long, refuse what waited too long, adapt."""
-        parts = (self._operations, self._scheduler, self._adaptation, self._replication)
-        commands = [command for part in parts for command in part.tick(now)]
+        commands = [command for part in self._parts for command in part.tick(now)]
         return [*commands, *self._scheduler.dispatch(now)]
 
     def plan(self, now: float, event: Split | Merge) -> Converting:
@@ -90,9 +90,8 @@ class Controller:
         return self._operations.plan(now, self._operations.change(event))
 
     def next_deadline(self) -> float | None:
-        parts = (self._operations, self._scheduler, self._adaptation, self._replication)
-        deadlines = (part.next_deadline() for part in parts)
-        return min((d for d in deadlines if d is not None), default=None)
+        deadlines = [part.next_deadline() for part in self._parts]
+        return min([deadline for deadline in deadlines if deadline is not None], default=None)
 
     def idle(self) -> bool:
         """Whether everything is back to its base line: nothing queued, reserved or pinned by us."""

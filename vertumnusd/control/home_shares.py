@@ -17,22 +17,30 @@ import numpy as np
 from vertumnusd.messages import HASH_BYTES
 
 NAME = np.dtype(f"V{HASH_BYTES}")
+PAIR_BYTES = 2 * HASH_BYTES
 
 
 class Share(NamedTuple):
-    """Names of blocks that a rank stored, and of their parents, laid end to end."""
+    """Blocks that a rank stored: of each the parent's name and its own, laid end to end."""
 
     rank: int
-    parents: bytes
-    blocks: bytes
+    pairs: bytes
 
     @property
     def first_parent(self) -> bytes:
-        return self.parents[:HASH_BYTES]
+        return self.pairs[:HASH_BYTES]
 
     @property
     def first_block(self) -> bytes:
-        return self.blocks[:HASH_BYTES]
+        return self.pairs[HASH_BYTES:PAIR_BYTES]
+
+    @property
+    def parents(self) -> bytes:
+        return np.frombuffer(self.pairs, NAME)[::2].tobytes()
+
+    @property
+    def blocks(self) -> bytes:
+        return np.frombuffer(self.pairs, NAME)[1::2].tobytes()
 
 
 class Chain(NamedTuple):
@@ -53,7 +61,7 @@ class HomeShares:
 
     def __len__(self) -> int:
         """Blocks that wait."""
-        return sum(len(share.blocks) for share in self) // HASH_BYTES
+        return sum(len(share.pairs) for share in self) // PAIR_BYTES
 
     def __iter__(self) -> Iterator[Share]:
         for shares in self._waiting.values():
@@ -118,10 +126,10 @@ class HomeShares:
 
     def _shorten(self, share: Share) -> None:
         """Its first block waits no more."""
-        if len(share.blocks) == HASH_BYTES:
+        if len(share.pairs) == PAIR_BYTES:
             self.remove(share.rank)
         else:
-            rest = Share(share.rank, share.parents[HASH_BYTES:], share.blocks[HASH_BYTES:])
+            rest = Share(share.rank, share.pairs[PAIR_BYTES:])
             self._waiting[self._home_of(share.rank)][share.rank] = rest
 
     def _in_turn(self, first: Share, shares: dict[int, Share]) -> list[Share]:
@@ -141,12 +149,11 @@ class HomeShares:
 
 def interleaved(shares: Sequence[Share]) -> bytes | None:
     """The chain that is made of one block of each share in turn; None if they do not make one."""
-    count = sum(len(share.blocks) for share in shares) // HASH_BYTES
-    parents, blocks = np.empty(count, NAME), np.empty(count, NAME)
+    count, lanes = sum(len(share.pairs) for share in shares) // PAIR_BYTES, len(shares)
+    pairs = np.empty((count, 2), NAME)
     for offset, share in enumerate(shares):
-        if len(share.blocks) != len(blocks[offset :: len(shares)]) * HASH_BYTES:
+        if len(share.pairs) != len(range(offset, count, lanes)) * PAIR_BYTES:
             return None
-        parents[offset :: len(shares)] = np.frombuffer(share.parents, NAME)
-        blocks[offset :: len(shares)] = np.frombuffer(share.blocks, NAME)
-    chain = blocks.tobytes()
-    return chain if parents.tobytes()[HASH_BYTES:] == chain[:-HASH_BYTES] else None
+        pairs[offset::lanes] = np.frombuffer(share.pairs, NAME).reshape(-1, 2)
+    chain = pairs[:, 1].tobytes()
+    return chain if pairs[1:, 0].tobytes() == chain[:-HASH_BYTES] else None

@@ -38,6 +38,7 @@ class Ledger:
         self.decode = DecodePools(settings)
         self.queues: dict[Worker, WorkerQueue] = {}  # of the workers that serve
         self.loads = Loads(settings.home_ranks)  # of the same workers
+        self.lined_up: dict[Worker, WorkerQueue] = {}  # those in which something waits
         self.draining: dict[Worker, WorkerQueue] = {}  # nothing waits there, nor is placed
         self.requests: dict[str, Request] = {}
         self.unplaced: dict[str, Request] = {}  # in order of their deadlines
@@ -88,15 +89,20 @@ class Ledger:
         """A worker serves."""
         self.queues[queue.worker] = queue
         self.loads.open(queue.worker, queue.load_ns)
+        self._note(queue)
 
     def close(self, worker: Worker) -> WorkerQueue:
         """It serves no more."""
         self.loads.close(worker)
+        self.lined_up.pop(worker, None)
         return self.queues.pop(worker)
 
     def shortest_s(self) -> float:
         """The shortest queue of all; 0 if no worker serves."""
-        return min((queue.reserved_ns for queue in self.queues.values()), default=0) / 1e9
+        least_loaded = self.loads.first()
+        if least_loaded is None or not self.queues[least_loaded].reserved_ns:
+            return 0.0
+        return min(queue.reserved_ns for queue in self.queues.values()) / 1e9
 
     def wait_unplaced(self, request: Request, until: float) -> None:
         self.move(request, Stage.UNPLACED)
@@ -109,7 +115,7 @@ class Ledger:
         request.worker = worker
         queue = self.queues[worker]
         queue.add(request, service_s)
-        self.loads.change(worker, queue.load_ns)
+        self._note(queue)
         if self._promises and request.submit.keep:
             request.promised = True
             self.promised.add(worker, request.marks)
@@ -119,7 +125,7 @@ class Ledger:
         assert request.worker is not None
         queue = self.queues[request.worker]
         queue.predict(request, service_s, may_move=may_move)
-        self.loads.change(queue.worker, queue.load_ns)
+        self._note(queue)
 
     def dispatch(
         self, now: float, request: Request, home: int, fresh_blocks: int, decode_rank: int
@@ -133,7 +139,7 @@ class Ledger:
             request.decode_rank = decode_rank
         queue = self.queues[request.worker]
         queue.dispatch_first(nanoseconds(now))
-        self.loads.change(queue.worker, queue.load_ns)
+        self._note(queue)
         self.move(request, Stage.DISPATCHED)
 
     def take_back(self, request: Request) -> None:
@@ -143,8 +149,19 @@ class Ledger:
         home = request.home
         self.release_home(request)
         self.release_decode(request)
-        self.queue_of(request.worker).take_back(request, home)
+        queue = self.queue_of(request.worker)
+        queue.take_back(request, home)
+        self._note(queue)
         self.move(request, Stage.WAITING)
+
+    def _note(self, queue: WorkerQueue) -> None:
+        """A queue has changed; of no interest if it drains."""
+        if queue.worker in self.queues:
+            self.loads.change(queue.worker, queue.load_ns)
+            if queue.waiting:
+                self.lined_up[queue.worker] = queue
+            else:
+                self.lined_up.pop(queue.worker, None)
 
     def queue_of(self, worker: Worker) -> WorkerQueue:
         """The queue of a worker that serves or drains."""
@@ -174,13 +191,13 @@ class Ledger:
         if queue.blocked is Blocked.DECODE and queue.waiting[0] is request:
             self.unblock(Blocked.DECODE)
         queue.remove(request)
-        self.loads.change(queue.worker, queue.load_ns)
+        self._note(queue)
 
     def goes_on(self, now: float, worker: Worker) -> None:
         """A prefill of this worker is over: it begins with the next one."""
         queue = self.queue_of(worker)
         queue.goes_on(nanoseconds(now))
-        self.loads.change(worker, queue.load_ns)
+        self._note(queue)
 
     def withdraw_promise(self, request: Request) -> None:
         """The request has produced its blocks, or will not."""

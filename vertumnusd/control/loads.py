@@ -46,6 +46,10 @@ class Loads:
             self._load_ns[worker] = load_ns
             insort(self._ordered[worker.degree], (load_ns, worker))
 
+    def first(self) -> Worker | None:
+        """A worker with the least load of all; None if none serves."""
+        return min((ordered[0] for ordered in self._ordered.values()), default=(0, None))[1]
+
     def kinds(self, prefixes: Sequence[tuple[int, int]], now_ns: int = 0) -> Iterator[Kind]:
         """The workers of each degree and prefix, those with the least load first.
 

@@ -17,12 +17,10 @@ import struct
 from collections.abc import Iterator
 from functools import lru_cache
 
-import numpy as np
-
 from vertumnusd.control.block_index import NOT_FOUND
 from vertumnusd.control.block_runs import BlockRuns
 from vertumnusd.control.errors import IllegalEvent
-from vertumnusd.control.home_shares import NAME, Chain, HomeShares, Share
+from vertumnusd.control.home_shares import PAIR_BYTES, Chain, HomeShares, Share
 from vertumnusd.control.pending_blocks import PendingBlocks, split
 from vertumnusd.control.run_table import NONE
 from vertumnusd.messages import HASH_BYTES, BlocksChanged
@@ -92,20 +90,30 @@ class PrefixTrie:
         self._tidy()
 
     def _store(self, rank: int, stored: bytes) -> None:
-        pairs = np.frombuffer(stored, NAME)
-        parents, names = pairs[::2].tobytes(), pairs[1::2].tobytes()
-        one_chain = parents[HASH_BYTES:] == names[:-HASH_BYTES]
-        if one_chain and (node := self._find(parents[:HASH_BYTES])) != NOT_FOUND:
-            self.tree.store(1 << rank, node, names)
-            if self._pending.ranks:
-                self._settle_all(names)
-        elif self.tree.home_ranks == 1:
-            self._store_each(rank, parents, names)
+        share = Share(rank, stored)
+        if self.tree.home_ranks == 1:
+            self._store_chain(share)
+        elif len(stored) == PAIR_BYTES and (node := self._find(share.first_parent)) != NOT_FOUND:
+            self._store_behind(node, 1 << rank, share.first_block)
+            self._put_together(rank)
         else:
             self._give_up(self._shares.remove(rank))
-            self._shares.add(Share(rank, parents, names))
-        if self.tree.home_ranks > 1:
+            self._shares.add(share)
             self._put_together(rank)
+
+    def _store_chain(self, share: Share) -> None:
+        """A home of one rank: its blocks are one chain, or looked at one by one."""
+        parents, names = share.parents, share.blocks
+        one_chain = parents[HASH_BYTES:] == names[:-HASH_BYTES]
+        if one_chain and (node := self._find(parents[:HASH_BYTES])) != NOT_FOUND:
+            self._store_behind(node, 1 << share.rank, names)
+        else:
+            self._store_each(share.rank, parents, names)
+
+    def _store_behind(self, node: int, ranks: int, names: bytes) -> None:
+        self.tree.store(ranks, node, names)
+        if self._pending.ranks:
+            self._settle_all(names)
 
     def _put_together(self, rank: int) -> None:
         """Store what the ranks of its home have told of a chain, as far as it is complete."""
@@ -114,9 +122,7 @@ class PrefixTrie:
             return
         while (taken := self._shares.take(home, self._has)) is not None:
             if isinstance(taken, Chain):
-                self.tree.store(taken.ranks, self._find(taken.parent), taken.blocks)
-                if self._pending.ranks:
-                    self._settle_all(taken.blocks)
+                self._store_behind(self._find(taken.parent), taken.ranks, taken.blocks)
             else:
                 self._give_up(*taken)
         self._give_up(*self._shares.heard_of(rank))

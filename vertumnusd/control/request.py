@@ -16,23 +16,22 @@ Done, a loss or a cancel ends it from any stage. What it holds, and the stages i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import Enum, auto
+from dataclasses import dataclass, field
+from enum import Enum
 
 from vertumnusd.control.fleet import Worker
 from vertumnusd.messages import Submit
 
 
 class Stage(Enum):
-    UNPLACED = auto()
-    WAITING = auto()
-    DISPATCHED = auto()
-    PREFILLED = auto()
-    HANDED_OFF = auto()
+    UNPLACED = "unplaced"
+    WAITING = "waiting"
+    DISPATCHED = "dispatched"
+    PREFILLED = "prefilled"
+    HANDED_OFF = "handed off"
 
-    @property
-    def queued(self) -> bool:
-        return self in (Stage.UNPLACED, Stage.WAITING)
+    def __init__(self, value: str) -> None:
+        self.queued = value in ("unplaced", "waiting")
 
 
 @dataclass(slots=True, eq=False)
@@ -56,16 +55,13 @@ class Request:
     unplaced_until: float = 0.0
     cancelled: bool = False
     promised: bool = False  # its blocks count as about to be produced by its worker
+    name: str = field(init=False)
+    input_tokens: int = field(init=False)
 
-    @property
-    def name(self) -> str:
-        return self.submit.request
+    def __post_init__(self) -> None:
+        self.name, self.input_tokens = self.submit.request, self.submit.input_tokens
 
     @property
     def order(self) -> tuple[float, int]:
         """The order of every queue: by turn, then by arrival."""
         return self.turn, self.arrival
-
-    @property
-    def input_tokens(self) -> int:
-        return self.submit.input_tokens

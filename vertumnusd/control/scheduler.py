@@ -350,7 +350,7 @@ class Scheduler:
     def dispatch(self, now: float) -> list[ControlCommand]:
         """Dispatch all that can be, in order of turn. Every try dispatches or blocks a queue."""
         commands: list[ControlCommand] = []
-        ready = [q for q in self.ledger.queues.values() if q.waiting and q.ready]
+        ready = [queue for queue in self.ledger.lined_up.values() if queue.ready]
         while ready:
             queue = first_in_line(ready)
             commands += self._try(now, queue)
