@@ -12,7 +12,8 @@ watchdog ends this process after the timeout, which is also the only abort that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -33,9 +34,17 @@ class CollectiveError(Exception):
 class Group:
     """This rank's seat in one aligned set of ranks. All its calls raise CollectiveError."""
 
-    def __init__(self, backend: dist.Backend, degree: int, base: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        backend: dist.Backend,
+        degree: int,
+        base: int,
+        pids: Sequence[int],
+        device: torch.device,
+    ) -> None:
         self.degree = degree
         self.base = base
+        self.pids = pids  # of its ranks' processes, in order
         self.cp_rank = backend.rank()
         self._backend = backend
         self._device = device
@@ -91,17 +100,20 @@ class Groups:
             store = dist.TCPStore(
                 start.store_host, start.store_port, timeout=timeout, wait_for_workers=False
             )
+            pid = f"{start.generation}/{{}}/pid"
+            store.set(pid.format(start.rank), str(os.getpid()))
             for degree, base in sets:
                 # Ranks left over at the end of a host fill no set of this degree.
                 if degree > 1 and base + degree <= len(start.kv_fds):
                     names = dist.PrefixStore(f"{start.generation}/{degree}/{base}", store)
-                    seat = (names, start.rank - base, degree, timeout)
+                    own = (names, start.rank - base, degree, timeout)
                     backend = (
-                        _nccl(*seat, device)
+                        _nccl(*own, device)
                         if device.type == "cuda"
-                        else _gloo(*seat, start.store_host)
+                        else _gloo(*own, start.store_host)
                     )
-                    self._groups[degree, base] = Group(backend, degree, base, device)
+                    pids = [int(store.get(pid.format(base + seat))) for seat in range(degree)]
+                    self._groups[degree, base] = Group(backend, degree, base, pids, device)
         except RuntimeError as error:
             raise CollectiveError(f"groups of rank {start.rank}: {error}") from error
         for group in self._groups.values():
