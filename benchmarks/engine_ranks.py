@@ -195,6 +195,7 @@ class RankProcesses:
             ),
             exchange_tokens=shape.exchange_tokens, own_kv_fd=-1, own_kv_blocks=0, core=-1,
             collective_timeout_s=shape.collective_timeout_s, exchange=shape.exchange,
+            barrier_spin_s=1e-4 if shape.cores else 0.0,
         )  # fmt: skip
         self._stores.append(store)
         self.fds += [weights_fd, *start.kv_fds, *start.exchange_fds]

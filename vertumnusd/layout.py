@@ -15,6 +15,8 @@ from array import array
 
 from vertumnusd.messages import ModelInfo
 
+BARRIER_BYTES = 4096  # of every rank: see rank/barrier.py
+
 
 def rotation(chain: bytes, home_ranks: int) -> int:
     """Where the turn starts; 0 for a chain without a complete block."""
@@ -52,5 +54,10 @@ def kv_pool_bytes(model: ModelInfo, blocks: int, block_tokens: int) -> int:
 
 
 def exchange_bytes(model: ModelInfo, tokens: int) -> int:
-    """Size of a rank's exchange area: what any one layer keeps of ``tokens`` tokens, twice."""
+    """Size of a rank's exchange file: its area, and behind that what its barrier needs."""
+    return exchange_area_bytes(model, tokens) + BARRIER_BYTES
+
+
+def exchange_area_bytes(model: ModelInfo, tokens: int) -> int:
+    """What any one layer keeps of ``tokens`` tokens, twice."""
     return 2 * tokens * max(model.kept(layer).token_bytes for layer in range(model.layers))

@@ -43,7 +43,10 @@ def fds() -> Iterator[list[int]]:
 
 
 def seat(fds: list[int], base: int = 0) -> tuple[SharedExchange, CountingGroup]:
-    exchange, group = SharedExchange(fds, [], MODEL, TOKENS), CountingGroup(base)
+    exchange, group = (
+        SharedExchange(fds, [], MODEL, TOKENS, lambda group: group.barrier()),
+        CountingGroup(base),
+    )
     exchange.adopt(cast(Group, group))
     return exchange, group
 

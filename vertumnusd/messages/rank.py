@@ -73,6 +73,7 @@ class RankStart(Message, frozen=True):
     own_kv_blocks: int
     core: int  # cpu to pin to, -1 for none
     collective_timeout_s: float
+    barrier_spin_s: float = 0.0  # how long a rank looks around for its peers before it sleeps
     exchange: str = "shared"  # or "collective": for ranks that do not see the same memory
 
 

@@ -8,6 +8,8 @@ from vertumnusd.config import Config
 from vertumnusd.messages import Loaded, RankStart
 from vertumnusd.node.memory import MemoryFiles
 
+BARRIER_SPIN_S = 0.0001  # twice what it costs to sleep and be woken
+
 
 def rank_start(
     config: Config, loaded: Loaded, files: MemoryFiles, rank: int, root: int, generation: int
@@ -40,5 +42,6 @@ def rank_start(
         own_kv_blocks=config.decode_kv_blocks if decode else config.kv_blocks,
         core=cores[rank % len(cores)] if pinned else -1,
         collective_timeout_s=config.rank.collective_timeout_s,
+        barrier_spin_s=BARRIER_SPIN_S if pinned and first_decode <= len(cores) else 0.0,
         exchange=config.rank.exchange or "shared",
     )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from vertumnusd.messages import RankStart
+from vertumnusd.rank.barrier import AVAILABLE, SharedBarriers
 from vertumnusd.rank.collective_exchange import CollectiveExchange
 from vertumnusd.rank.exchange import Exchange
-from vertumnusd.rank.groups import Groups
+from vertumnusd.rank.groups import Group, Groups
 from vertumnusd.rank.kv_pool import KVPool
 from vertumnusd.rank.models import build
 from vertumnusd.rank.prefill import Prefill
@@ -29,6 +30,13 @@ def open_pools(start: RankStart, own: bool) -> list[KVPool]:
 
 
 def open_exchange(start: RankStart, pools: list[KVPool]) -> Exchange:
-    if start.exchange == "shared":
-        return SharedExchange(start.exchange_fds, pools, start.model, start.exchange_tokens)
-    return CollectiveExchange(start.rank, pools[start.rank], start.exchange_tokens)
+    """The exchange over these pools. It comes before the groups: a rank's barrier counts are reset
+    with it, and must be by the time that ranks meet."""
+    if start.exchange != "shared":
+        return CollectiveExchange(start.rank, pools[start.rank], start.exchange_tokens)
+    barrier = Group.barrier
+    if AVAILABLE:
+        barrier = SharedBarriers(
+            start.exchange_fds, start.rank, start.collective_timeout_s, start.barrier_spin_s
+        ).wait
+    return SharedExchange(start.exchange_fds, pools, start.model, start.exchange_tokens, barrier)

@@ -53,8 +53,8 @@ def main() -> None:
 
 def probe(start: RankStart) -> Probed:
     """Measure what this rank takes part in."""
-    groups = Groups(start)
     exchange = open_exchange(start, open_pools(start, own=False))
+    groups = Groups(start)
     found = []
     for degree in start.cp_degrees:
         base = start.rank - start.rank % degree

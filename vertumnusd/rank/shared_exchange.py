@@ -14,12 +14,12 @@ a geometry changes only when no step is running, so no reader is left behind in 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from vertumnusd.layout import exchange_bytes
+from vertumnusd.layout import exchange_area_bytes
 from vertumnusd.messages import Kept, ModelInfo
 from vertumnusd.rank.exchange import KV, Fetched, Prefix, Spans
 from vertumnusd.rank.groups import Group
@@ -31,21 +31,27 @@ class SharedExchange:
     """An ``Exchange`` over the exchange areas and KV pools of a host's ranks.
 
     ``fds[i]`` is rank i's memory file, of ``layout.exchange_bytes`` bytes for ``tokens`` tokens;
-    ``pools[i]`` its pool.
+    ``pools[i]`` its pool. ``barrier(group)`` waits for the group's ranks.
     """
 
     def __init__(
-        self, fds: Sequence[int], pools: Sequence[KVPool], model: ModelInfo, tokens: int
+        self,
+        fds: Sequence[int],
+        pools: Sequence[KVPool],
+        model: ModelInfo,
+        tokens: int,
+        barrier: Callable[[Group], None],
     ) -> None:
         self.tokens = tokens
         self.turn = 0
         self._kept = [model.kept(layer) for layer in range(model.layers)]
-        shape = (2, exchange_bytes(model, tokens) // 2)
+        shape = (2, exchange_area_bytes(model, tokens) // 2)
         areas = [map_shared(fd, shape, torch.uint8) for fd in fds]
         self._areas_22SHD = {
             kept: [_view(area, kept, tokens) for area in areas] for kept in set(self._kept)
         }
         self._pools = pools
+        self._barrier = barrier
         self._group: Group | None = None
 
     def adopt(self, group: Group | None) -> None:
@@ -61,7 +67,7 @@ class SharedExchange:
 
     def meet(self, layer: int, tokens: int, spans: Spans) -> KV:
         assert self._group is not None
-        self._group.barrier()
+        self._barrier(self._group)
         k_SHD, v_SHD = self._half(layer)
         self.turn += 1
         return k_SHD[:tokens], v_SHD[:tokens]
