@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -12,16 +12,22 @@ from statistics import median
 from typing import Any
 
 from vertumnusd import __version__
-from vertumnusd.control.prefill_time import RelativeError
+from vertumnusd.control.prefill_time import Measurement, RelativeError
 from vertumnusd.control.settings import ReconfigurationSettings, SloClass
 from vertumnusd.messages import Probed
 from vertumnusd.profile.arguments import Wanted
-from vertumnusd.profile.fitting import Judged
+from vertumnusd.profile.fitting import Judged, input_tokens
 from vertumnusd.profile.load import Mix
 from vertumnusd.profile.samples import Sample
 from vertumnusd.profile_file import ProfileFile
 
 WINDOW_S = ReconfigurationSettings().window_s
+CACHED = (
+    ("nothing", 0.0, 0.01),
+    ("half", 0.01, 0.75),
+    ("most", 0.75, 0.95),
+    ("nearly all", 0.95, 1.0),
+)
 
 
 @dataclass(slots=True)
@@ -83,21 +89,21 @@ def _candidates(findings: Findings) -> str:
 
 def _errors(best: Judged) -> str:
     rows = []
-    degrees = sorted({m.degree for m in best.measurements})
-    for degree in degrees:
-        for name, low, high in (("0", -1, 0), ("1 … 74", 0, 0.75), ("75 …", 0.75, 1)):
-            part = best.part(
-                lambda m, d=degree, lo=low, hi=high: (
-                    m.degree == d  # type: ignore[misc]
-                    and lo < m.cached_tokens / (m.cached_tokens + m.uncached_tokens) <= hi
-                )
-            )
+    for degree in sorted({m.degree for m in best.measurements}):
+        for name, low, high in CACHED:
+            part = best.part(_is_part(degree, low, high))
             if part is not None:
-                rows.append(
-                    (f"CP{degree}", name, *_percent(part.error), *_percent(part.unseen_error))
-                )
-    heads = ("worker", "cached, %", "median", "P90", "max", "unseen: median", "P90", "max")
+                errors = (*_percent(part.error), *_percent(part.unseen_error))
+                rows.append((f"CP{degree}", name, *errors))
+    heads = ("worker", "cached", "median", "P90", "max", "unseen: median", "P90", "max")
     return f"{best.candidate.name}\n" + _table(heads, rows)
+
+
+def _is_part(degree: int, low: float, high: float) -> Callable[[Measurement], bool]:
+    def holds(m: Measurement) -> bool:
+        return m.degree == degree and low <= m.cached_tokens / input_tokens(m) < high
+
+    return holds
 
 
 def _speed_ups(samples: Sequence[Sample]) -> str:

@@ -56,7 +56,10 @@ def _coefficients(conditions: Conditions) -> str:
     for degree in ("", *map(str, predicted.by_degree)):
         k = predicted.by_degree[int(degree)] if degree else predicted.shared
         name = f"degree {degree}" if degree else "shared"
-        parts.append(f"{name}: d {k.d_s:g}, a {k.a_s:g}, b {k.b_s:g}, c {k.c_s:g}, α {k.alpha_s:g}")
+        causal = f", γ {k.gamma_s:g}" if k.gamma_s else ""
+        parts.append(
+            f"{name}: d {k.d_s:g}, a {k.a_s:g}, b {k.b_s:g}, c {k.c_s:g}, α {k.alpha_s:g}{causal}"
+        )
     return "; ".join(parts)
 
 
