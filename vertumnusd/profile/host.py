@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -96,10 +96,25 @@ class Child:
                 case message if isinstance(message, kind):
                     return message
 
-    def end(self) -> None:
+    def kill(self) -> None:
         self._process.kill()
+
+    def reap(self) -> None:
         self._process.wait()
         self._socket.close()
+
+
+@contextmanager
+def _children() -> Iterator[list[Child]]:
+    """Those that are put into the list end together: a rank that outlives its peers complains."""
+    children: list[Child] = []
+    try:
+        yield children
+    finally:
+        for child in children:
+            child.kill()
+        for child in children:
+            child.reap()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +132,11 @@ class Host:
 
     def probe(self, patience_s: float) -> list[Probed]:
         """What ranks cost each other, by rank; the KV in the pools is lost. Raises HostError."""
-        with ExitStack() as stack:
-            probes = [
-                _started(stack, f"probe {rank}", "vertumnusd.rank.probe", self._files, FromProbe)
-                for rank in range(self.config.cluster.ranks)
-            ]
+        with _children() as probes:
+            for rank in range(self.config.cluster.ranks):
+                inherit = self._files.all()
+                name = f"probe {rank}"
+                probes.append(Child(name, "vertumnusd.rank.probe", inherit, FromProbe))
             for rank, child in enumerate(probes):
                 child.send(_start(self.config, self.loaded, self._files, rank, PROBES))
             return [child.receive(Probed, patience_s) for child in probes]
@@ -135,39 +150,42 @@ def running_host(
 
     ``say`` hears how far loading is. Raises StartError.
     """
-    with ExitStack() as stack:
-        try:
-            host = _start_host(stack, config, model, path, say)
-        except HostError as error:
-            raise StartError(str(error)) from error
-        yield host
+    files = MemoryFiles.create(config, model)
+    try:
+        with _children() as children:
+            try:
+                host = _start_host(children, files, config, model, path, say)
+            except HostError as error:
+                raise StartError(str(error)) from error
+            yield host
+    finally:
+        files.close()
 
 
 def _start_host(
-    stack: ExitStack, config: Config, model: ModelInfo, path: Path, say: Callable[[str], None]
+    children: list[Child],
+    files: MemoryFiles,
+    config: Config,
+    model: ModelInfo,
+    path: Path,
+    say: Callable[[str], None],
 ) -> Host:
-    files = MemoryFiles.create(config, model)
-    stack.callback(files.close)
-    ranks = [
-        _started(stack, f"rank {rank}", "vertumnusd.rank", files, FromRank)
-        for rank in range(config.cluster.ranks)
-    ]
-    helper = _started(stack, "the host helper", "vertumnusd.rank.host_helper", files, FromHelper)
+    def child(name: str, module: str, receives: Any) -> Child:
+        children.append(Child(name, module, files.all(), receives))
+        return children[-1]
+
+    count = config.cluster.ranks
+    ranks = [child(f"rank {rank}", "vertumnusd.rank", FromRank) for rank in range(count)]
+    helper = child("the host helper", "vertumnusd.rank.host_helper", FromHelper)
     host = config.node.rank_host
     helper.send(LoadModel(str(path), model.name, model.dtype, files.weights, host))
     loaded = _loaded(helper, config.rank.start_timeout_s, say)
     say("starting ranks")
-    for rank, child in enumerate(ranks):
-        child.send(_start(config, loaded, files, rank, RANKS))
-    for child in ranks:
-        child.receive(Ready, config.rank.start_timeout_s)
+    for number, rank in enumerate(ranks):
+        rank.send(_start(config, loaded, files, number, RANKS))
+    for rank in ranks:
+        rank.receive(Ready, config.rank.start_timeout_s)
     return Host(config, loaded, ranks, files)
-
-
-def _started(stack: ExitStack, name: str, module: str, files: MemoryFiles, receives: Any) -> Child:
-    child = Child(name, module, files.all(), receives)
-    stack.callback(child.end)
-    return child
 
 
 def _start(
