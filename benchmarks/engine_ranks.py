@@ -23,7 +23,7 @@ import torch
 from vertumnusd.checkpoint import model_info
 from vertumnusd.layout import exchange_bytes, kv_pool_bytes, owned_blocks, owner
 from vertumnusd.messages import Begin, ModelInfo, RankStart, Sampling
-from vertumnusd.rank.assemble import open_prefill
+from vertumnusd.rank.assemble import open_pools, open_prefill
 from vertumnusd.rank.host_helper import open_store
 from vertumnusd.rank.kv_pool import KVPool
 from vertumnusd.rank.load import load, tensor_specs
@@ -131,7 +131,8 @@ class EngineRanks:
         )  # fmt: skip
         for rank in self.worker:
             owned = owned_blocks(rank, blocks, home_base, rotation, home_ranks)
-            self.call([rank], "begin", begin, {b for b in owned if b >= cached_blocks})
+            fresh = {block: ids[block] for block in owned if block >= cached_blocks}
+            self.call([rank], "begin", begin, fresh)
         return begin.request, Chain(len(tokens), ids, home_base, home_ranks, rotation)
 
     def run(self, request: str, first_layer: int, last_layer: int) -> np.ndarray | None:
@@ -281,4 +282,5 @@ def _open(rank: int, start: RankStart, parent: int) -> Prefill:
         "kv_fds": tuple(inherit(fd) for fd in start.kv_fds),
         "exchange_fds": tuple(inherit(fd) for fd in start.exchange_fds),
     }
-    return open_prefill(RankStart(**fields | ours))
+    start = RankStart(**fields | ours)
+    return open_prefill(start, open_pools(start, own=True))

@@ -51,22 +51,23 @@ def test_one_token_goes_to_the_first_rank() -> None:
 
 
 @pytest.mark.parametrize(
-    ("writable", "ids", "home_ranks", "runs"),
+    ("writable", "runs"),
     [
-        ({0, 1, 2, 3}, [7, 8, 9, 10], 1, [(slice(0, 4, 1), 7)]),
-        ({0, 1, 2}, [7, 9, 10], 1, [(slice(0, 1, 1), 7), (slice(1, 3, 1), 9)]),
-        ({0, 1, 3}, [7, 8, 9, 10], 1, [(slice(0, 2, 1), 7), (slice(3, 4, 1), 10)]),
-        ({1, 3}, [0, 5, 0, 6], 2, [(slice(1, 4, 2), 5)]),
-        ({0, 2, 4}, [5, 0, 6, 0, 3], 2, [(slice(0, 3, 2), 5), (slice(4, 5, 2), 3)]),
-        (set(), [3, 4, 5, 6], 1, []),
+        ({0: 7, 1: 8, 2: 9, 3: 10}, [(slice(0, 4, 1), 7)]),
+        ({0: 7, 1: 9, 2: 10}, [(slice(0, 1, 1), 7), (slice(1, 3, 1), 9)]),
+        ({0: 7, 1: 8, 3: 10}, [(slice(0, 2, 1), 7), (slice(3, 4, 1), 10)]),
+        ({1: 5, 3: 6}, [(slice(1, 4, 2), 5)]),
+        ({0: 5, 2: 6, 4: 3}, [(slice(0, 3, 2), 5), (slice(4, 5, 2), 3)]),
+        ({3: 8, 7: 9, 11: 10}, [(slice(3, 12, 4), 8)]),
+        ({}, []),
     ],
 )
 def test_blocks_to_store_form_as_few_copies_as_possible(
-    writable: set[int], ids: list[int], home_ranks: int, runs: list[tuple[slice, int]]
+    writable: dict[int, int], runs: list[tuple[slice, int]]
 ) -> None:
-    assert block_runs(writable, ids, 0, len(ids), home_ranks) == runs
+    assert block_runs(writable, 0, 12) == runs
 
 
 def test_cached_blocks_and_the_incomplete_tail_are_no_part_of_the_copies() -> None:
     # Blocks 0 and 1 are cached, 2 to 4 complete, 5 is the tail.
-    assert block_runs({2, 3, 4, 5}, [0, 1, 2, 3, 4, 5], 2, 3, 1) == [(slice(0, 3, 1), 2)]
+    assert block_runs({2: 2, 3: 3, 4: 4, 5: 5}, 2, 3) == [(slice(0, 3, 1), 2)]

@@ -76,7 +76,7 @@ class Wire:
     def replicate(self, chain: list[bytes], first_block: int = 0) -> float:
         """Order a copy from home 0 to home 1, let it end; seconds that it took."""
         self.transfers.replicate(
-            10.0, Replicate(1, 7, "intra", b"".join(chain), first_block, 0, 1, 30.0)
+            10.0, Replicate(1, 7, "intra", b"".join(chain), first_block, 0, 1, 30.0, 1, 1)
         )
         delay_s, happen = self.due.pop(0)
         happen()
@@ -123,7 +123,7 @@ def test_a_reclaim_deletes_what_is_not_pinned():
     chain = wire.chain(1, 2, 3)
     wire.homes[0].use(chain, wire.names.edges)
     wire.homes[0].pinned = frozenset(chain[:2])
-    wire.transfers.reclaim(Reclaim(1, 0, b"".join(reversed(chain))))
+    wire.transfers.reclaim(Reclaim(1, 0, b"".join(reversed(chain)), (1,)))
     wire.due.pop()[1]()
     (report,) = wire.heard
     assert report.evicted == chain[2]

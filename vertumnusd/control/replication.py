@@ -239,6 +239,8 @@ class Replication:
             source_home=copy.source,
             destination_home=copy.destination,
             deadline_s=deadline_s,
+            source_ranks=self._home_ranks,
+            destination_ranks=self._home_ranks,
         )
 
     def _plan(self, candidate: Candidate) -> Copy | None:
@@ -291,8 +293,11 @@ class Replication:
             home = self._fullest(candidate)
             blocks = b"" if home is None else self._free_blocks(candidate.node, home)
             if home is not None and blocks:
-                commands.append(Reclaim(self._fleet.term, home, blocks))
+                commands.append(Reclaim(self._fleet.term, home, blocks, self._versions(home)))
         return commands
+
+    def _versions(self, home: int) -> tuple[int, ...]:
+        return tuple(self._scheduler.matching.trie.versions[home : home + self._home_ranks])
 
     def _fullest(self, candidate: Candidate) -> int | None:
         """The home under most pressure that has a copy, if it is under pressure."""

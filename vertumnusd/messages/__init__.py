@@ -1,6 +1,7 @@
 """Every event, command and wire message of Vertumnus. Imports nothing of ours.
 
-Five conversations, a module each but for the first two, which share ``rank.py``:
+Five conversations, a module each but for the first two, which share ``rank.py``; what prefill ranks
+hold, and copies between them, are in ``blocks.py``:
 
 * node daemon ↔ prefill rank (a socketpair; msgpack frames)
 * node daemon ↔ decode rank (the same)
@@ -18,6 +19,7 @@ from __future__ import annotations
 # ruff: noqa: F403
 from vertumnusd.messages.answers import *
 from vertumnusd.messages.base import *
+from vertumnusd.messages.blocks import *
 from vertumnusd.messages.control import *
 from vertumnusd.messages.feed import *
 from vertumnusd.messages.model import *

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from vertumnusd.messages.base import Message
-from vertumnusd.messages.rank import Adopted, BlocksChanged, Park, Parked
+from vertumnusd.messages.blocks import BlocksChanged
+from vertumnusd.messages.rank import Adopted, Park, Parked
 
 # --- events: node → controller
 
@@ -120,7 +121,11 @@ class Replicated(Message, frozen=True):
 
 
 class TransferFailed(Message, frozen=True):
-    """Nothing of the transfer was or will be published."""
+    """No home has come to hold the path by this transfer, and no rank has anything of it in work.
+
+    If a rank of the destination was lost while the copy was published, the others may have named
+    their parts, and reported them.
+    """
 
     transfer: int
     reason: str
@@ -294,33 +299,41 @@ class Converted(Message, frozen=True):
 
 
 class Replicate(Message, frozen=True):
-    """Copy blocks ``first_block`` … of ``chain`` from one home to another.
+    """Copy blocks ``first_block`` … of ``chain`` from one span of ranks to another.
 
-    ``chain`` has the whole path; its blocks before ``first_block`` are at the destination. They and
-    the source's are pinned, room is reserved, and nothing is published until all is installed; if
-    that takes longer than ``deadline_s``, nothing ever is. ``Replicated`` or ``TransferFailed``
-    answers.
+    ``chain`` has the whole path; its blocks before ``first_block`` are at the destination, or would
+    be copied too. They and the source's are pinned, room is reserved, and nothing is published
+    until all is installed; if that takes longer than ``deadline_s``, nothing ever is.
+    ``Replicated`` or ``TransferFailed`` answers.
+
+    A span is a number of ranks from its home on: one home, or those of a chain that lies on several
+    (``layout.py``). The source may be any ranks that have the blocks between them, so a chain that
+    a split left pending is made whole from where its parts are.
     """
 
     term: int
     transfer: int
-    kind: str  # "intra" or "inter"
+    kind: str  # "intra", "inter", or "fetch": a request waits for it
     chain: bytes
     first_block: int
     source_home: int
     destination_home: int
     deadline_s: float
+    source_ranks: int
+    destination_ranks: int
 
 
 class Reclaim(Message, frozen=True):
-    """Delete these blocks (hashes laid end to end, children first) of a home, where not pinned.
+    """Delete these blocks (hashes laid end to end, children first) of a home.
 
-    The ranks' reports answer.
+    ``versions``: for each rank of it, the last report that the decision knew of. What is pinned, or
+    was since, stays. The ranks' reports answer.
     """
 
     term: int
     home: int
     blocks: bytes
+    versions: tuple[int, ...]
 
 
 ControlEvent = (

@@ -1,10 +1,31 @@
-"""Node daemon ↔ its processes: the host helper, prefill ranks and decode ranks."""
+"""Node daemon ↔ its processes: the host helper, prefill ranks and decode ranks.
+
+What prefill ranks hold, and copies between them, have their messages in ``blocks.py``.
+"""
 
 from __future__ import annotations
 
 import msgspec
 
 from vertumnusd.messages.base import Message, Sampling
+from vertumnusd.messages.blocks import (
+    BlocksChanged,
+    BlocksHeld,
+    CopyRefused,
+    CopyReleased,
+    CopyReserved,
+    DeleteBlocks,
+    Install,
+    Installed,
+    Pin,
+    Pinned,
+    Publish,
+    Published,
+    ReleaseCopy,
+    ReportBlocks,
+    ReserveCopy,
+    Unpin,
+)
 from vertumnusd.messages.model import ModelInfo
 
 # --- node daemon → host helper, host helper → node daemon
@@ -264,22 +285,6 @@ class Refused(Message, frozen=True):
     command: str
 
 
-class BlocksChanged(Message, frozen=True):
-    """What the rank's pool holds changed. ``version`` rises by one; a gap asks for a resync.
-
-    ``stored``: (parent hash, block hash) pairs laid end to end, 32 bytes each, parents first; the
-    parent of a first block is 16 zero bytes. ``evicted``: block hashes.
-    """
-
-    rank: int
-    version: int
-    stored: bytes
-    evicted: bytes
-    cached_blocks: int
-    pinned_blocks: int
-    free_blocks: int
-
-
 # --- node daemon ↔ decode rank
 
 
@@ -393,6 +398,14 @@ ToRank = (
     | Step
     | Discard
     | Release
+    | Pin
+    | Unpin
+    | ReserveCopy
+    | Install
+    | Publish
+    | ReleaseCopy
+    | DeleteBlocks
+    | ReportBlocks
     | Open
     | Pull
     | Generate
@@ -409,6 +422,13 @@ FromRank = (
     | StepFailed
     | Refused
     | BlocksChanged
+    | BlocksHeld
+    | Pinned
+    | CopyReserved
+    | CopyRefused
+    | Installed
+    | Published
+    | CopyReleased
     | Pulled
     | Drawn
     | DecodeFailed

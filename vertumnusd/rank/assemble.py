@@ -14,10 +14,9 @@ from vertumnusd.rank.shared_exchange import SharedExchange
 from vertumnusd.rank.weights import map_weights
 
 
-def open_prefill(start: RankStart) -> Prefill:
+def open_prefill(start: RankStart, pools: list[KVPool]) -> Prefill:
     """Map weights and memory, meet the other ranks. Raises CollectiveError if one does not come."""
     model = build(start.model, map_weights(start.weights_fd, start.tensors, start.model.dtype))
-    pools = open_pools(start, own=True)
     return Prefill(start, model, pools[start.rank], open_exchange(start, pools), Groups(start))
 
 

@@ -26,9 +26,10 @@ from vertumnusd.messages import (
     StepDone,
     StepFailed,
 )
-from vertumnusd.rank.assemble import open_prefill
+from vertumnusd.rank.assemble import open_pools, open_prefill
 from vertumnusd.rank.blocks import Reservation
 from vertumnusd.rank.cache import Cache
+from vertumnusd.rank.kv_copy import PoolCopier
 from vertumnusd.rank.link import Link
 from vertumnusd.rank.prefill import PrefillError
 from vertumnusd.rank.sampling import draw
@@ -40,7 +41,7 @@ class Admission:
 
     begin: Begin
     reservation: Reservation | None  # None on a rank outside the home
-    writable: set[int]
+    writable: dict[int, int]  # chain indices and pool ids
 
 
 class Engine:
@@ -56,7 +57,9 @@ class Engine:
         # Only this thread is pinned; the control thread answers from any core.
         if start.core >= 0:
             os.sched_setaffinity(0, {start.core})
-        self._prefill = open_prefill(start)
+        pools = open_pools(start, own=True)
+        self.copier = PoolCopier(pools, start.rank)
+        self._prefill = open_prefill(start, pools)
         link.send(Ready(start.rank, start.incarnation, os.getpid(), implementation().name))
 
     def adopt(self, adopt: Adopt) -> None:

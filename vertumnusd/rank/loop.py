@@ -3,6 +3,7 @@
 * The **control thread** reads the socket. It fences every command, does the bookkeeping of blocks
   (Reserve, Release) at once, also while a step computes, and queues the rest.
 * The **engine thread**, the main one, takes the queue in order: message in, step, message out.
+* The **transfer thread** copies blocks from other ranks' pools behind the engine's back.
 
 Fencing: the control thread keeps the (term, epoch) of the last Adopt that it let through, and
 refuses an older Adopt and any other command that does not match exactly. It sees messages in the
@@ -18,24 +19,35 @@ wrote.
 
 from __future__ import annotations
 
+import os
+import threading
 from queue import SimpleQueue
 from typing import NoReturn
 
 from vertumnusd.messages import (
     Adopt,
     Begin,
+    DeleteBlocks,
     Discard,
+    Install,
     Park,
+    Pin,
+    Publish,
     RankStart,
     Refused,
     Release,
+    ReleaseCopy,
+    ReportBlocks,
     Reserve,
+    ReserveCopy,
     Step,
     ToRank,
+    Unpin,
 )
 from vertumnusd.rank.cache import Cache
 from vertumnusd.rank.engine import Admission, Engine
 from vertumnusd.rank.link import Link, ProtocolError
+from vertumnusd.rank.transfer import Copier, Transfers
 
 NOTHING_ADOPTED = (-1, -1)
 PARKED = (0, 0)  # the geometry that no worker has
@@ -51,6 +63,7 @@ class PrefillRank:
         self._start = start
         self._link = link
         self._cache = Cache(start, link)
+        self._transfers = Transfers(start.rank, len(start.kv_fds), self._cache, link)
         self._commands: SimpleQueue[Command] = SimpleQueue()
         self._fence = NOTHING_ADOPTED  # this and the next two are the control thread's
         self._geometry = PARKED
@@ -71,12 +84,22 @@ class PrefillRank:
                     self._on_command(message)
                 else:
                     self._refuse(message)
+            case Pin() | Unpin() | ReserveCopy() | Install() | Publish() | ReleaseCopy():
+                self._transfers.receive(message)
+            case DeleteBlocks():
+                self._cache.reclaim(message)
+            case ReportBlocks():
+                self._cache.report_all()
             case _:
                 raise ProtocolError(f"{type(message).__name__} sent to a prefill rank")
 
     def serve(self) -> NoReturn:
         """Build the engine, say Ready, and run commands until the process ends."""
+        cores = os.sched_getaffinity(0)  # the engine pins its own thread, and no other
         engine = Engine(self._start, self._link, self._cache)
+        threading.Thread(
+            target=self._copy, args=(engine.copier, cores), name="transfer", daemon=True
+        ).start()
         while True:
             match self._commands.get():
                 case Adopt() as adopt:
@@ -89,6 +112,10 @@ class PrefillRank:
                     engine.step(step)
                 case Discard() as discard:
                     engine.discard(discard.request)
+
+    def _copy(self, copier: Copier, cores: set[int]) -> NoReturn:
+        os.sched_setaffinity(0, cores)
+        self._transfers.copy(copier)
 
     def _on_adopt(self, adopt: Adopt) -> None:
         fence, geometry = (adopt.term, adopt.epoch), (adopt.degree, adopt.base)
@@ -135,7 +162,7 @@ class PrefillRank:
     def _admission(self, begin: Begin) -> Admission:
         reservation = self._cache.reservation(begin.request)
         if reservation is None:
-            return Admission(begin, None, set())
+            return Admission(begin, None, {})
         cached_blocks = begin.cached_tokens // self._start.block_tokens
         try:
             writable = reservation.writable(cached_blocks)

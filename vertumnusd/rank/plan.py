@@ -8,9 +8,9 @@ of a worker derive the same cut without a word between them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,28 +54,25 @@ def chunks(suffix_tokens: int, degree: int, cp_rank: int) -> tuple[Chunk, ...]:
 
 
 def block_runs(
-    writable: Iterable[int],
-    block_ids: Sequence[int],
-    first_block: int,
-    full_blocks: int,
-    home_ranks: int,
+    writable: Mapping[int, int], first_block: int, full_blocks: int
 ) -> list[tuple[slice, int]]:
     """The complete suffix blocks to store, in as few copies as their pool ids allow.
 
-    ``writable`` are indices into the chain, whose pool ids are ``block_ids``; the suffix begins at
-    block ``first_block`` and completes ``full_blocks`` blocks. Each run is (which blocks of the
-    suffix, id of the first one): inside a run ids rise by one, and blocks by ``home_ranks``, since
-    the ranks of a home own them in turn.
+    ``writable`` has the pool ids by index into the chain, of which the suffix begins at block
+    ``first_block`` and completes ``full_blocks`` blocks. Each run is (which blocks of the suffix,
+    id of the first one): inside a run ids rise by one, and blocks by a constant stride, since the
+    ranks of a span own them in turn.
     """
-    blocks = sorted(block - first_block for block in writable)
-    complete = [block for block in blocks if block < full_blocks]
+    complete = sorted(b for b in writable if first_block <= b < first_block + full_blocks)
+    stride = min((after - block for block, after in pairwise(complete)), default=1)
 
     def run(numbered: tuple[int, int]) -> tuple[int, int]:
         number, block = numbered
-        return block - number * home_ranks, block_ids[first_block + block] - number
+        return block - number * stride, writable[block] - number
 
     found = []
     for _, members in groupby(enumerate(complete), key=run):
         own = [block for _, block in members]
-        found.append((slice(own[0], own[-1] + 1, home_ranks), block_ids[first_block + own[0]]))
+        blocks = slice(own[0] - first_block, own[-1] - first_block + 1, stride)
+        found.append((blocks, writable[own[0]]))
     return found

@@ -13,7 +13,7 @@ V vocabulary.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -78,8 +78,8 @@ class Prefill:
         self._group = self._groups.group(degree, base) if degree > 1 else None
         self._exchange.adopt(self._group)
 
-    def begin(self, begin: Begin, writable: set[int]) -> None:
-        """Take a request on; ``writable`` are the chain's blocks that go into this rank's pool.
+    def begin(self, begin: Begin, writable: Mapping[int, int]) -> None:
+        """Take a request on; ``writable``: which blocks of the chain go where in this rank's pool.
 
         Raises PrefillError, on every rank alike, for tokens that the model or the exchange cannot
         take.
@@ -93,7 +93,6 @@ class Prefill:
         first_block = begin.cached_tokens // self._start.block_tokens
         full_blocks, tail = divmod(len(tokens), self._start.block_tokens)
         block_ids = array("I", begin.block_ids)
-        last = first_block + full_blocks
         self._jobs[begin.request] = _Job(
             suffix_tokens=len(tokens),
             chunks=own,
@@ -101,8 +100,8 @@ class Prefill:
             positions_T=rows_T + begin.cached_tokens,
             spans=[[chunk.tokens for chunk in each] for each in by_rank],
             prefix=self._prefix(begin, block_ids, first_block),
-            stores=block_runs(writable, block_ids, first_block, full_blocks, begin.home_ranks),
-            tail_id=block_ids[last] if tail and last in writable else None,
+            stores=block_runs(writable, first_block, full_blocks),
+            tail_id=writable.get(first_block + full_blocks) if tail else None,
         )
 
     @torch.inference_mode()
