@@ -46,15 +46,21 @@ class Peer:
 
     def receive(self, kind: type[M]) -> M:
         """The next unread message of this kind; others stay unread. An unwanted fault fails."""
+        message = self.receive_any(kind)
+        assert isinstance(message, kind)
+        return message
+
+    def receive_any(self, *kinds: type[Message]) -> Message:
+        """The next unread message of one of these kinds."""
         for index, message in enumerate(self._unread):
-            if isinstance(message, kind):
+            if isinstance(message, kinds):
                 del self._unread[index]
                 return message
         while True:
             frame = self._reader.read()
-            assert frame is not None, f"the process ended before its {kind.__name__}"
+            assert frame is not None, f"the process ended before its {kinds}"
             message = self._decode(frame)
-            if isinstance(message, kind):
+            if isinstance(message, kinds):
                 return message
             assert not isinstance(message, RankFault), message
             self._unread.append(message)
