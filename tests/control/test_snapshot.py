@@ -123,7 +123,7 @@ def test_hot_prefixes_are_gone_through_now_and_then_only():
 
 
 def test_events_are_shown_without_hashes():
-    command = Replicate(1, 7, "intra", b"".join(blocks("abcd")), 1, 0, 2, 30.0)
+    command = Replicate(1, 7, "intra", b"".join(blocks("abcd")), 1, 0, 2, 30.0, 1, 1)
     shown = show_event(command)
     assert shown is not None
     assert (shown["type"], shown["blocks"], shown["prefix"]) == (
@@ -132,7 +132,7 @@ def test_events_are_shown_without_hashes():
         prefix_name(name_of("abcd")),
     )
     assert "chain" not in shown
-    reclaimed = show_event(Reclaim(1, 2, name_of("ab") + name_of("a")))
+    reclaimed = show_event(Reclaim(1, 2, name_of("ab") + name_of("a"), (1,)))
     assert reclaimed is not None
     assert (reclaimed["prefix"], reclaimed["blocks"]) == (prefix_name(name_of("a")), 2)
     msgspec.json.encode([shown, reclaimed])
