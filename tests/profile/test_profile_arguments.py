@@ -62,3 +62,9 @@ def test_a_wrong_flag_is_named_with_what_is_allowed(model, capsys, flags, words)
 def test_an_unknown_model_is_named(capsys):
     assert main(["profile", "none-such"]) == 2
     assert "model 'none-such' is neither" in capsys.readouterr().err
+
+
+def test_a_kernel_that_cannot_tell_disturbed_runs_is_said(model, capsys, monkeypatch):
+    monkeypatch.setattr("vertumnusd.profile.arguments.kernel_counts", lambda: False)
+    assert main(["profile", model]) == 2
+    assert "schedstat" in capsys.readouterr().err

@@ -16,6 +16,7 @@ from vertumnusd.config import PROFILES, Config, ConfigError, load_config, profil
 from vertumnusd.control.settings import SLO, SloClass
 from vertumnusd.messages import ModelInfo
 from vertumnusd.node.memory import check_memory
+from vertumnusd.profile.disturbance import kernel_counts
 from vertumnusd.profile.grid import CACHED_SHARES, QUICK_SHARES, SHORTEST_TOKENS
 from vertumnusd.profile.load import check_load
 from vertumnusd.simulate.arguments import count, positive
@@ -64,6 +65,8 @@ def add_profile(parser: argparse.ArgumentParser) -> None:
 
 def wanted(arguments: argparse.Namespace) -> Wanted:
     """Raises ConfigError for whatever is wrong with the flags."""
+    if not kernel_counts():
+        raise ConfigError("this kernel has no /proc/PID/schedstat, which tells disturbed runs")
     check_load(arguments.load)
     slo = _slo(arguments.slo) if arguments.slo else SLO
     try:

@@ -22,7 +22,12 @@ class Stat(NamedTuple):
         return Stat(self.ran_s - before.ran_s, self.waited_s - before.waited_s)
 
 
+def kernel_counts() -> bool:
+    """Whether this kernel keeps these figures; some sandboxes do not."""
+    return Path("/proc/self/schedstat").exists()
+
+
 def thread_stat(pid: int) -> Stat:
-    """Of the main thread of a process. OSError if it is gone or the kernel does not count."""
+    """Of the main thread of a process. OSError if it is gone."""
     ran_ns, waited_ns, _ = Path(f"/proc/{pid}/schedstat").read_text().split()
     return Stat(int(ran_ns) / 1e9, int(waited_ns) / 1e9)

@@ -9,6 +9,7 @@ found it. Their hashes are counters, since a rank compares them and asks no more
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vertumnusd.layout import interleave, rotation
@@ -91,16 +92,14 @@ class Worker:
         request = f"profile-{self._requests}"
         begin = self._begin(request, chain, tokens, cached_tokens, keep)
         ranks = self._host.ranks[: self._degree]
-        before = [thread_stat(rank.pid) for rank in ranks]
+        before = _stats(ranks)
         step = Step(TERM, self._epoch, self._seq, request, 0, self._host.model.layers)
         self._seq += 1
         for rank in ranks:
             rank.send(begin)
             rank.send(step)
         done = [rank.receive(StepDone, self._patience_s) for rank in ranks]
-        stats = tuple(
-            thread_stat(rank.pid).since(start) for rank, start in zip(ranks, before, strict=True)
-        )
+        stats = tuple(now.since(then) for now, then in zip(_stats(ranks), before, strict=True))
         for rank in self._home():
             rank.send(Release(request))
             rank.receive(BlocksChanged, BOOKKEEPING_S)
@@ -140,3 +139,10 @@ class Worker:
         first = self._requests
         vocab = self._host.model.vocab
         return array("I", [(first + n * STRIDE) % vocab for n in range(count)]).tobytes()
+
+
+def _stats(ranks: Sequence[Child]) -> list[Stat]:
+    try:
+        return [thread_stat(rank.pid) for rank in ranks]
+    except OSError as error:
+        raise HostError(f"a rank is gone: {error}") from error
