@@ -23,7 +23,7 @@ PARIS = "The capital of France is"
 
 @pytest.fixture(scope="module")
 def node():
-    with daemon(cluster=CLUSTER) as running:
+    with daemon(cluster=CLUSTER, adaptation={"automatic": False}) as running:
         yield running
 
 

@@ -14,12 +14,13 @@ from harness import DOCUMENT, Client, Daemon, ask, children, daemon
 pytestmark = pytest.mark.ranks
 
 CLUSTER = {"ranks": 4, "cp_degrees": [1, 2, 4], "composition": "1CP4"}
+BY_HAND = {"automatic": False}
 PAIRS = (("CP1[0]", "CP1[1]"), ("CP1[2]", "CP1[3]"), ("CP2[0-1]", "CP2[2-3]"))
 
 
 @pytest.fixture(scope="module")
 def node():
-    with daemon(cluster=CLUSTER, rank={"step_s": 0.02}) as running:
+    with daemon(cluster=CLUSTER, rank={"step_s": 0.02}, adaptation=BY_HAND) as running:
         yield running
 
 
@@ -115,6 +116,53 @@ def test_an_order_that_cannot_be_carried_out_says_why(node, client):
     planned = operate(node, "split", "CP4[0-3]", "--dry-run", "--json")
     assert json.loads(planned.stdout)["planned"][0]["after"] == ["CP2[0-1]", "CP2[2-3]"]
     assert names(client) == ["CP4[0-3]"]
+
+
+def test_a_drained_worker_is_left_alone_until_it_is_given_back(node, client):
+    while "CP4[0-3]" in (there := names(client)) or len(there) < 2:
+        operate(node, "split", there[0])
+    first = there[0]
+    assert f"{first}: drained in" in operate(node, "drain", first).stdout
+    for n in range(3):
+        assert client.complete(f"Drained {n}.", 2).facts["worker"] != first
+    refused = operate(node, "split", first)
+    assert f"{first} does not serve, it is draining" in refused.stderr
+    assert operate(node, "undrain", "all").stdout == f"serving again: {first}\n"
+
+
+def test_all_workers_drained_is_unready(node, client):
+    assert operate(node, "drain", "all").returncode == 0
+    status, body = client.request("GET", "/health")
+    assert (status, json.loads(body)["reason"]) == (503, "no worker serves")
+    assert operate(node, "undrain", "all").returncode == 0
+    assert client.request("GET", "/health")[0] == 200
+
+
+def test_why_prints_terms(node, client):
+    body = json.dumps({"prompt": "Why?", "max_tokens": 2}).encode()
+    name = json.loads(client.request("POST", "/v1/completions", body)[1])["id"]
+    printed = operate(node, "why", name).stdout
+    assert "placed on CP" in printed
+    assert "β·Ê" in printed
+    assert "finished (" in printed
+    assert "ordered by hand" in operate(node, "why", "last-reconfiguration").stdout
+    assert "there was none yet" in operate(node, "why", "last-decision").stdout
+    assert "no request 'nobody'" in operate(node, "why", "nobody").stderr
+
+
+def test_a_hold_is_seen(node, client):
+    assert operate(node, "hold", "--for", "30m").returncode == 0
+    assert client.get("/v1/cluster")["adaptation"]["held_until"] is not None
+    assert operate(node, "hold", "--for", "0").returncode == 0
+    assert client.get("/v1/cluster")["adaptation"]["held_until"] is None
+    assert operate(node, "hold", "--for", "soon").returncode == 2
+
+
+def test_metrics_count_conversions(client):
+    text = client.request("GET", "/metrics")[1].decode()
+    assert 'vertumnus_reconfigurations_total{kind="split",result="exposed"}' in text
+    assert 'vertumnus_reconfigurations_total{kind="merge",result="rolled back"} 0.0' in text
+    assert 'vertumnus_reconfiguration_seconds_bucket{le="0.05",stage="switch"}' in text
 
 
 def test_the_admin_socket_goes_with_its_daemon(tmp_path):

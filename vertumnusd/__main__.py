@@ -191,12 +191,19 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _toml(config: Config) -> str:
-    """Every section and key. JSON spells numbers, lists and strings as TOML does."""
+    """Every section and key."""
     sections = msgspec.to_builtins(config)
     return "\n".join(
-        f"[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items())
+        f"[{name}]\n" + "".join(f"{key} = {_toml_value(value)}\n" for key, value in keys.items())
         for name, keys in sections.items()
     )
+
+
+def _toml_value(value: Any) -> str:
+    """JSON spells numbers, lists and strings as TOML does, but not tables."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {json.dumps(item)}" for key, item in value.items()) + "}"
+    return json.dumps(value)
 
 
 if __name__ == "__main__":

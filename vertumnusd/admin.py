@@ -1,4 +1,4 @@
-"""What operators type: ``vertumnusd split | merge``. They speak HTTP to a running daemon.
+"""What operators type, ``vertumnusd split``, ``drain``, ``why`` …: HTTP to a running daemon.
 
 On its own host by the unix socket, whose permissions are the operator's pass; from elsewhere by TCP
 with an admin token. Exit status: 0 done, 1 refused or rolled back, 2 wrong usage.
@@ -14,11 +14,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from vertumnusd.admin_address import admin_socket_path
+from vertumnusd.explain import explain
 
 CONNECT_TIMEOUT_S = 5.0
+UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class AdminError(Exception):
@@ -92,6 +94,53 @@ def convert(daemon: Daemon, arguments: argparse.Namespace) -> int:
     return 0 if all(operation["outcome"] == "exposed" for operation in converted) else 1
 
 
+def drain(daemon: Daemon, arguments: argparse.Namespace) -> int:
+    """Wait until the workers run nothing any more."""
+    order = {"workers": arguments.workers, "dry_run": arguments.dry_run}
+    answer = daemon.ask("POST", "/v1/admin/drain", order)
+    if arguments.json:
+        print(json.dumps(answer, indent=2))
+    for planned in answer.get("planned", []):
+        running = " ".join(planned["running"]) or "nothing"
+        _say(arguments, f"{planned['worker']} would end what it runs: {running}")
+    drained = answer.get("drained", [])
+    for ending in drained:
+        if "drain_s" in ending:
+            _say(arguments, f"{ending['worker']}: drained in {ending['drain_s']:.2f} s")
+        else:
+            _say(arguments, f"{ending['worker']}: given back before it was drained")
+    return 0 if all("drain_s" in ending for ending in drained) else 1
+
+
+def undrain(daemon: Daemon, arguments: argparse.Namespace) -> int:
+    answer = daemon.ask("POST", "/v1/admin/undrain", {"workers": arguments.workers})
+    if arguments.json:
+        print(json.dumps(answer, indent=2))
+    _say(arguments, f"serving again: {' '.join(answer['serving']) or 'none was drained'}")
+    return 0
+
+
+def hold(daemon: Daemon, arguments: argparse.Namespace) -> int:
+    answer = daemon.ask("POST", "/v1/admin/hold", {"for_s": arguments.for_s})
+    if arguments.json:
+        print(json.dumps(answer, indent=2))
+    for_s = arguments.for_s
+    what = f"nothing begins by itself for {for_s:g} s" if for_s else "the controller goes on"
+    _say(arguments, what)
+    return 0
+
+
+def why(daemon: Daemon, arguments: argparse.Namespace) -> int:
+    answer = daemon.ask("GET", f"/v1/admin/why/{quote(arguments.what, safe='')}")
+    if arguments.json:
+        print(json.dumps(answer, indent=2))
+    for line in explain(answer["why"]):
+        _say(arguments, line)
+    if not answer["why"]:
+        _say(arguments, "there was none yet")
+    return 0
+
+
 def _change(operation: dict[str, Any]) -> str:
     return f"{' '.join(operation['before'])} → {' '.join(operation['after'])}"
 
@@ -109,6 +158,15 @@ def _say(arguments: argparse.Namespace, text: str) -> None:
         print(text)
 
 
+def duration(text: str) -> float:
+    """``90``, ``90s``, ``30m`` or ``2h`` in seconds. ValueError for anything else."""
+    number, unit = (text[:-1], text[-1:]) if text[-1:] in UNITS_S else (text, "s")
+    value = float(number) * UNITS_S[unit]
+    if not 0 <= value < float("inf"):
+        raise ValueError(text)
+    return value
+
+
 def add_commands(commands: Any) -> None:
     """The parsers of all of them."""
     for kind, text in (
@@ -116,8 +174,32 @@ def add_commands(commands: Any) -> None:
         ("merge", "merge neighbouring workers into one"),
     ):
         parser = _add(commands, kind, text, convert)
-        parser.add_argument("workers", nargs="+", metavar="WORKER", help="such as CP2[0-1]")
-        parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+        _add_workers(parser, "such as CP2[0-1]")
+        _add_dry_run(parser)
+    parser = _add(commands, "drain", "take workers out of service, once they are idle", drain)
+    _add_workers(parser, "such as CP2[0-1]; or all, for the whole node")
+    _add_dry_run(parser)
+    parser = _add(commands, "undrain", "let drained workers serve again", undrain)
+    _add_workers(parser, "such as CP2[0-1]; or all that are drained")
+    parser = _add(commands, "hold", "begin no split, merge or copy automatically", hold)
+    parser.add_argument(
+        "--for",
+        dest="for_s",
+        type=duration,
+        required=True,
+        metavar="TIME",
+        help="such as 90s, 30m, 2h; 0 ends it",
+    )
+    parser = _add(commands, "why", "the terms of a placement or reconfiguration", why)
+    parser.add_argument("what", help="the id of an answer, last-reconfiguration, or last-decision")
+
+
+def _add_workers(parser: Any, text: str) -> None:
+    parser.add_argument("workers", nargs="+", metavar="WORKER", help=text)
+
+
+def _add_dry_run(parser: Any) -> None:
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
 
 
 def _add(

@@ -17,6 +17,7 @@ import msgspec
 
 from vertumnusd.control.fleet import parse_composition
 from vertumnusd.control.prefill_time import PrefillTime
+from vertumnusd.control.settings import ReconfigurationSettings
 from vertumnusd.profile_file import ProfileFile, read_profile
 
 MOST_RANKS = 1024  # of one node; a typing error should not start a process for each
@@ -100,6 +101,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cache: CacheConfig = CacheConfig()
     placement: PlacementConfig = PlacementConfig()
     rank: RankConfig = RankConfig()
+    adaptation: ReconfigurationSettings = ReconfigurationSettings()
 
     @property
     def home_ranks(self) -> int:
@@ -138,7 +140,7 @@ def load_config(path: Path | None, overrides: dict[str, dict[str, Any]] | None =
         table[section] = {**table.get(section, {}), **values}
     _reject_unknown_keys(source, table)
     try:
-        config = msgspec.convert(table, Config)
+        config = msgspec.convert(table, Config, str_keys=True)
     except msgspec.ValidationError as error:
         raise ConfigError(_locate(source, table, str(error))) from error
     _check_values(source, config)
@@ -169,9 +171,11 @@ def _near(word: str, known: Any) -> str:
 
 def _locate(source: str, table: dict[str, Any], error: str) -> str:
     """Turn msgspec's ``Expected `int`, got `str` - at `$.node.port``` into our form."""
-    reason, _, where = error.partition(" - at `$.")
-    key = where.rstrip("`")
+    reason, _, where = error.partition(" - at `")
+    key = where.rpartition("$.")[2].rstrip("`")
     section, _, name = key.partition(".")
+    if not name:
+        return f"{source}: [{section}]: {reason}"
     value = table.get(section, {}).get(name.partition("[")[0])
     return f"{source}: {key} = {value!r}: {reason[0].lower()}{reason[1:]}"
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections import deque
+from collections.abc import Callable
 from types import SimpleNamespace
 from zlib import crc32
 
@@ -52,6 +53,7 @@ from vertumnusd.messages import (
 )
 from vertumnusd.node.hashing import chain
 from vertumnusd.node.hub import Effects, Hub, LeadSettings
+from vertumnusd.node.records import Records
 from vertumnusd.node.service import Job
 from vertumnusd.rank.cache import Cache
 
@@ -204,7 +206,9 @@ class World:
             unplaced_wait_s=1e6,
         )
         self.now = 0.0
+        self.records: Records | None = None
         self.reports: list[ControlCommand | Refused] = []
+        self.hear: list[Callable[[ControlCommand], None]] = []  # of each report
         self.answers: dict[str, list[Answer]] = {}
         self.chains: dict[str, bytes] = {}
         self.pools: list[dict[int, bytes | str]] = [{} for _ in range(4)]
@@ -218,8 +222,8 @@ class World:
                 now=lambda: self.now,
                 send=lambda rank, message: self.inbox[rank].append(message),
                 kill=lambda rank: None,
-                emit=lambda request, event: self.answers[request].append(event),
-                report=self.reports.append,
+                emit=self._emit,
+                report=self._report,
                 illegal=lambda event, reason: pytest.fail(f"{event}: {reason}"),
                 chain=self._chain,
             ),
@@ -271,6 +275,16 @@ class World:
     def submit(self, request: str, tokens: list[int], max_new_tokens: int) -> None:
         self.answers[request] = []
         self.hub.submit(Job(request, self.now, tokens, max_new_tokens, Sampling(), (EOS,)))
+
+    def _report(self, happened: ControlCommand | Refused) -> None:
+        self.reports.append(happened)
+        for listener in self.hear:
+            listener(happened)
+
+    def _emit(self, request: str, event: Answer) -> None:
+        self.answers[request].append(event)
+        if self.records is not None:
+            self.records.answered(request, event)
 
     def _chain(self, tokens: list[int], salt: bytes) -> bytes:
         return chain(tokens, BLOCK, salt)

@@ -118,7 +118,7 @@ class Adaptation:
             changes = self._choose(window, signal.verdict)
             why_not = "" if changes else f"no {signal.verdict} is possible"
         self.last = self._decided(window, signal, serving, why_not)
-        begun = (self._operations.begin(now, *change) for change in changes)
+        begun = (self._operations.begin(now, *change, self._window) for change in changes)
         return [self.last, *(command for commands in begun for command in commands)]
 
     def _why_not(self, now: float, signal: Signal) -> str:

@@ -6,8 +6,8 @@
           └──► requests, reports of blocks ──────────────────────────►─┘
 
 ``fleet.py`` says which workers serve, ``scheduler.py`` which request runs where, ``reconfig.py``
-leads splits and merges through their phases, ``adaptation.py`` begins them, ``replication.py``
-copies and deletes prefixes. The loss of a
+leads splits and merges through their phases, ``adaptation.py`` begins them, ``drains.py`` takes
+workers out of service by hand, ``replication.py`` copies and deletes prefixes. The loss of a
 rank ends every attempt that still needed it (``Lost``: its gateway submits it again, as the next
 attempt) and moves what waited to other workers.
 
@@ -21,6 +21,7 @@ from __future__ import annotations
 from typing import Any
 
 from vertumnusd.control.adaptation import Adaptation
+from vertumnusd.control.drains import Drains
 from vertumnusd.control.errors import IllegalEvent
 from vertumnusd.control.fleet import Fleet, Worker, parse_composition
 from vertumnusd.control.prefill_time import PrefillTime
@@ -37,6 +38,7 @@ from vertumnusd.messages import (
     ControlEvent,
     Converting,
     Done,
+    Drain,
     Drained,
     HandedOff,
     Hold,
@@ -53,6 +55,7 @@ from vertumnusd.messages import (
     Split,
     Submit,
     TransferFailed,
+    Undrain,
 )
 
 __all__ = ["Controller", "IllegalEvent", "Settings"]
@@ -68,6 +71,8 @@ class Controller:
         )
         self._scheduler = Scheduler(settings, prefill_time, self._fleet)
         self._operations = Operations(settings, self._fleet, self._scheduler)
+        patience_s = settings.reconfiguration.patience_s
+        self._drains = Drains(patience_s, self._fleet, self._scheduler)
         self._adaptation = Adaptation(settings, self._fleet, self._scheduler, self._operations)
         self._replication = Replication(settings, self._fleet, self._scheduler)
         self._parts = (self._operations, self._scheduler, self._adaptation, self._replication)
@@ -78,6 +83,7 @@ class Controller:
         commands = self._handle(now, event)
         if self._operations.under_way:
             commands += self._operations.advance(now)
+        commands += self._drains.advance(now)
         return [*commands, *self._scheduler.dispatch(now)]
 
     def tick(self, now: float) -> list[ControlCommand]:
@@ -98,9 +104,14 @@ class Controller:
         under_way = self._operations.under_way or self._replication.transfers
         return not under_way and self._scheduler.ledger.at_rest()
 
+    def takes_work(self) -> bool:
+        """Whether a worker serves, or will in a moment."""
+        return bool(self._fleet.serving() or self._operations.under_way)
+
     def snapshot(self, now: float) -> dict[str, Any]:
         """What there is to see, ready for JSON."""
         view = snapshot(now, self._settings, self._fleet, self._scheduler, self._operations)
+        view["drains"] = self._drains.snapshot()
         return {**view, **self._replication.snapshot(now), **self._adaptation.snapshot(now)}
 
     def _handle(self, now: float, event: ControlEvent) -> list[ControlCommand]:
@@ -133,11 +144,16 @@ class Controller:
                 return self._on_adopted(now, event)
             case Drained():
                 self._operations.drained(event)
+                self._drains.drained(event)
             case Parked():
                 self._check_rank(event.rank, "prefill")
                 return self._operations.parked(now, event)
             case Split() | Merge():
                 return self._operations.begin(now, *self._operations.change(event))
+            case Drain():
+                return self._drains.drain(now, Worker(event.degree, event.base))
+            case Undrain():
+                return self._drains.undrain(now, Worker(event.degree, event.base))
             case Hold():
                 self._adaptation.hold(now + event.hold_s)
                 self._replication.hold(now + event.hold_s)
@@ -201,7 +217,8 @@ class Controller:
             return []
         workers = [Worker(each.degree, each.base) for each in exposed]
         commands = [*exposed, *self._operations.exposed(now, workers)]
-        return [*commands, *self._scheduler.expose(now, workers)]
+        commands += self._scheduler.expose(now, workers)
+        return [*commands, *self._drains.exposed(now, workers)]
 
     def _on_blocks_changed(self, event: BlocksChanged) -> None:
         """A report of a rank that is down is late: what it held is gone."""

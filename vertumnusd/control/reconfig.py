@@ -133,7 +133,7 @@ class Operations:
         return _converting(self._operation(now, 0, *change))
 
     def begin(
-        self, now: float, before: tuple[Worker, ...], after: tuple[Worker, ...]
+        self, now: float, before: tuple[Worker, ...], after: tuple[Worker, ...], window: int = 0
     ) -> list[ControlCommand]:
         """Raises IllegalEvent unless all workers ``before`` serve."""
         self._check(before)
@@ -141,7 +141,7 @@ class Operations:
         operation = self._operation(now, self._number, before, after)
         self.under_way[operation.number] = operation
         drains = [self._drain(operation, worker) for worker in before]
-        return [_converting(operation), *drains, *self._scheduler.drain(now, before)]
+        return [_converting(operation, window), *drains, *self._scheduler.drain(now, before)]
 
     def _check(self, before: Iterable[Worker]) -> None:
         for worker in before:
@@ -293,13 +293,14 @@ class Operations:
         return next(found, None)
 
 
-def _converting(operation: Operation) -> Converting:
+def _converting(operation: Operation, window: int = 0) -> Converting:
     return Converting(
         operation.number,
         operation.kind,
         _names(operation.before),
         _names(operation.after),
         operation.predicted_drain_s,
+        window,
     )
 
 

@@ -19,10 +19,12 @@ def _check_positive(settings: msgspec.Struct, names: Iterable[str]) -> None:
 _NOT_POSITIVE = {"automatic", "capacity_shares", "hysteresis", "steady_share", "dwell_s"}
 
 
-class ReconfigurationSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """When and how the composition follows the load (``demand.py``, ``reconfiguration.py``)."""
+class ReconfigurationSettings(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
+):
+    """When and how the composition follows the load (``demand.py``, ``reconfig.py``)."""
 
-    automatic: bool = False
+    automatic: bool = True
     window_s: float = 20.0
     long_tokens: int = 32_768  # an input of more is long
     capacity_share: float = 0.8  # κ_C / window_s: what a worker can serve and meet its SLO …
@@ -47,7 +49,10 @@ class ReconfigurationSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(
                 f"merge_below {self.merge_below} must be below split_above {self.split_above}"
             )
-        if any(share <= 0 for share in self.capacity_shares.values()):
+        for name in ("steady_share", "dwell_s", "hysteresis"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must not be below 0")
+        if not all(share > 0 for share in self.capacity_shares.values()):
             raise ValueError(f"capacity_shares {self.capacity_shares} must be above 0")
 
     def capacity_s(self, degree: int) -> float:
@@ -122,7 +127,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     left_out: tuple[Improvement, ...] = ()  # … but for these
     mark_tokens: int = 512  # promises and statistics of prefixes are kept every so many tokens
     slo: tuple[SloClass, ...] = SLO  # shortest class first
-    reconfiguration: ReconfigurationSettings = ReconfigurationSettings()
+    reconfiguration: ReconfigurationSettings = ReconfigurationSettings(automatic=False)
     replication: ReplicationSettings = ReplicationSettings()
 
     def __post_init__(self) -> None:

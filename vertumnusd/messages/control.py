@@ -108,6 +108,20 @@ class Merge(Message, frozen=True):
     base: int
 
 
+class Drain(Message, frozen=True):
+    """Take this worker out of service until ``Undrain``; ``WorkerDrained`` when it is idle."""
+
+    degree: int
+    base: int
+
+
+class Undrain(Message, frozen=True):
+    """Let the worker serve again."""
+
+    degree: int
+    base: int
+
+
 class Hold(Message, frozen=True):
     """Begin no split, merge or replication by itself for ``hold_s``; 0 lets it go on at once."""
 
@@ -229,7 +243,7 @@ class DrainWorker(Message, frozen=True):
     """Have the worker finish what it runs; ``Returned`` and, at the end, ``Drained`` answer.
 
     Its lead gives back at once what it has not begun, and after ``patience_s`` what is paused.
-    After ``deadline_s`` the controller calls the drain off with ``Resume``.
+    After ``deadline_s`` the controller calls the drain off with ``Resume``; 0: never by itself.
     """
 
     term: int
@@ -240,6 +254,13 @@ class DrainWorker(Message, frozen=True):
     base: int
     patience_s: float
     deadline_s: float
+
+
+class WorkerDrained(Message, frozen=True):
+    """A worker that an operator drained runs nothing any more, after ``drain_s``."""
+
+    worker: str
+    drain_s: float
 
 
 class Resume(Message, frozen=True):
@@ -275,13 +296,17 @@ class Decided(Message, frozen=True):
 
 
 class Converting(Message, frozen=True):
-    """A split or merge begins. ``predicted_drain_s`` is what it was chosen by."""
+    """A split or merge begins. ``predicted_drain_s`` is what it was chosen by.
+
+    ``window`` is that of the ``Decided`` which began it, 0 if somebody did by hand.
+    """
 
     operation: int
     kind: str  # "split" or "merge"
     before: tuple[str, ...]
     after: tuple[str, ...]
     predicted_drain_s: float
+    window: int = 0
 
 
 class Converted(Message, frozen=True):
@@ -353,6 +378,8 @@ ControlEvent = (
     | Parked
     | Split
     | Merge
+    | Drain
+    | Undrain
     | Hold
     | Replicated
     | TransferFailed
@@ -367,6 +394,7 @@ ControlCommand = (
     | Abort
     | Lost
     | DrainWorker
+    | WorkerDrained
     | Resume
     | Park
     | Decided

@@ -5,7 +5,8 @@ An order names workers as ``GET /v1/cluster`` does. All of it is checked before 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,34 +15,57 @@ import trio
 
 from vertumnusd.control.errors import IllegalEvent
 from vertumnusd.control.fleet import Worker, parent, parts
-from vertumnusd.messages import ControlCommand, Converted, Converting, Merge, Split
+from vertumnusd.messages import (
+    ControlCommand,
+    Converted,
+    Converting,
+    Drain,
+    Hold,
+    Merge,
+    Resume,
+    Split,
+    Undrain,
+    WorkerDrained,
+)
 from vertumnusd.node.errors import RequestError, invalid
 from vertumnusd.node.hub import Hub
+from vertumnusd.node.records import Records
+
+ALL = "all"
+LAST_RECONFIGURATION, LAST_DECISION = "last-reconfiguration", "last-decision"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Waiter:
-    """Somebody who waits for the end of an operation."""
+    """Somebody who waits for the end of something: an operation's number, or a worker's name."""
 
+    what: int | str
     ended: trio.Event = field(default_factory=trio.Event)
-    converted: Converted | None = None
+    ending: Converted | WorkerDrained | Resume | None = None
 
 
 class Administration:
     """``report`` is to hear everything that the controller commands."""
 
-    def __init__(self, hub: Hub, cp_degrees: Sequence[int]) -> None:
+    def __init__(self, hub: Hub, records: Records, cp_degrees: Sequence[int]) -> None:
         self._hub = hub
+        self._records = records
         self._cp_degrees = cp_degrees
-        self._waiting: dict[int, _Waiter] = {}
+        self._waiters: set[_Waiter] = set()
 
     def report(self, command: ControlCommand) -> None:
-        if isinstance(command, Converted) and command.operation in self._waiting:
-            waiter = self._waiting[command.operation]
-            waiter.converted = command
-            waiter.ended.set()
+        if isinstance(command, Converted | WorkerDrained | Resume):
+            what = command.operation if isinstance(command, Converted) else command.worker
+            for waiter in self._waiters:
+                if waiter.what == what:
+                    waiter.ending = command
+                    waiter.ended.set()
+
+    # --- orders
 
     def plan(self, kind: str, workers: Sequence[str]) -> list[dict[str, Any]]:
+        if kind == "drain":
+            return self._plan_drain(self._find_serving(workers))
         return [msgspec.to_builtins(self._plan(event)) for event in self._events(kind, workers)]
 
     async def convert(self, kind: str, workers: Sequence[str]) -> list[dict[str, Any]]:
@@ -49,21 +73,78 @@ class Administration:
         for event in events:
             self._plan(event)
         commands = [command for event in events for command in self._hub.command(event)]
-        begun = {c.operation: _Waiter() for c in commands if isinstance(c, Converting)}
-        self._waiting |= begun
+        begun = [command.operation for command in commands if isinstance(command, Converting)]
+        return await self._endings(begun)
+
+    async def drain(self, workers: Sequence[str]) -> list[dict[str, Any]]:
+        found = self._find_serving(workers)
+        self._plan_drain(found)
+        with self._waiting([worker.name for worker in found]) as waiters:
+            for worker in found:
+                self._hub.command(Drain(worker.degree, worker.base))
+            return await _endings_of(waiters)
+
+    def undrain(self, workers: Sequence[str]) -> list[str]:
+        drained = [entry["worker"] for entry in self._hub.snapshot()["drains"]]
+        if list(workers) == [ALL]:
+            workers = drained
+        found = self._find(workers) if workers else []
+        for worker in found:
+            if worker.name not in drained:
+                raise _not_possible(f"{worker.name} is not drained")
+        for worker in found:
+            self._hub.command(Undrain(worker.degree, worker.base))
+        return [worker.name for worker in found]
+
+    def hold(self, for_s: float) -> None:
+        self._hub.command(Hold(for_s))
+
+    def why(self, what: str) -> list[dict[str, Any]]:
+        if what == LAST_RECONFIGURATION:
+            return self._records.last_conversion()
+        if what == LAST_DECISION:
+            return self._records.last_decision()
+        if entries := self._records.request(what):
+            return entries
+        raise RequestError(
+            404,
+            "unknown_request",
+            f"there is no request '{what[:80]}' in the records; what can be asked for is the id of"
+            f" a recent answer, {LAST_RECONFIGURATION} or {LAST_DECISION}",
+        )
+
+    # --- waiting for the end
+
+    async def _endings(self, operations: Sequence[int]) -> list[dict[str, Any]]:
+        with self._waiting(operations) as waiters:
+            return await _endings_of(waiters)
+
+    @contextmanager
+    def _waiting(self, whats: Sequence[int | str]) -> Iterator[list[_Waiter]]:
+        waiters = [_Waiter(what) for what in whats]
+        self._waiters.update(waiters)
         try:
-            for waiter in begun.values():
-                await waiter.ended.wait()
+            yield waiters
         finally:
-            for operation in begun:
-                del self._waiting[operation]
-        return [msgspec.to_builtins(waiter.converted) for waiter in begun.values()]
+            self._waiters.difference_update(waiters)
+
+    # --- checks
 
     def _plan(self, event: Split | Merge) -> Converting:
         try:
             return self._hub.plan(event)
         except IllegalEvent as error:
-            raise RequestError(409, "not_possible", str(error)) from error
+            raise _not_possible(str(error)) from error
+
+    def _plan_drain(self, workers: Sequence[Worker]) -> list[dict[str, Any]]:
+        view = {worker["name"]: worker for worker in self._hub.snapshot()["workers"]}
+        planned = []
+        for worker in workers:
+            state = view[worker.name]["state"]
+            if state != "serving":
+                raise _not_possible(f"{worker.name} does not serve, it is {state}")
+            planned.append({"worker": worker.name, "running": view[worker.name]["running"]})
+        return planned
 
     def _events(self, kind: str, names: Sequence[str]) -> list[Split | Merge]:
         workers = self._find(names)
@@ -84,18 +165,34 @@ class Administration:
                 )
         return list(dict.fromkeys(larger for larger in merged.values() if larger is not None))
 
+    def _find_serving(self, names: Sequence[str]) -> list[Worker]:
+        """As :meth:`_find`, but "all" are those that serve."""
+        if list(names) != [ALL]:
+            return self._find(names)
+        workers = self._hub.snapshot()["workers"]
+        serving = [worker["name"] for worker in workers if worker["state"] == "serving"]
+        if not serving:
+            raise _not_possible("no worker serves")
+        return self._find(serving)
+
     def _find(self, names: Sequence[str]) -> list[Worker]:
         """Raises :class:`RequestError` naming the workers there are."""
-        if not names:
-            raise invalid("name at least one worker", "workers")
         workers = {
             worker["name"]: Worker(worker["degree"], worker["ranks"][0])
             for worker in self._hub.snapshot()["workers"]
         }
+        if not names:
+            raise invalid("name at least one worker", "workers")
         for name in names:
             if name not in workers:
                 raise _unknown(name, workers)
         return [workers[name] for name in dict.fromkeys(names)]
+
+
+async def _endings_of(waiters: Sequence[_Waiter]) -> list[dict[str, Any]]:
+    for waiter in waiters:
+        await waiter.ended.wait()
+    return [msgspec.to_builtins(waiter.ending) for waiter in waiters]
 
 
 def _not_possible(reason: str) -> RequestError:

@@ -14,9 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import structlog
 import trio
 
@@ -29,24 +27,26 @@ from vertumnusd.control.prefill_time import PrefillTime
 from vertumnusd.control.settings import Settings
 from vertumnusd.messages import (
     Adopted,
+    Answer,
     BlocksChanged,
     ControlCommand,
     ControlEvent,
     Converted,
-    Converting,
+    DrainWorker,
     Exposed,
     Failed,
     Finished,
-    Lost,
     ModelInfo,
     Parked,
     RankDown,
     RankUp,
     Refused,
+    Resume,
     Withdrawn,
 )
 from vertumnusd.node.admin import Admin, AdminSocketError, AdminToken, admin_listener
 from vertumnusd.node.administration import Administration
+from vertumnusd.node.announcements import announce
 from vertumnusd.node.doors import Doors
 from vertumnusd.node.feed import Feed
 from vertumnusd.node.gguf_tokenizer import TokenizerError
@@ -57,6 +57,7 @@ from vertumnusd.node.limits import Limits
 from vertumnusd.node.memory import check_memory
 from vertumnusd.node.metrics import Metrics
 from vertumnusd.node.ranks import RankEvents, RankHost, RankStartError
+from vertumnusd.node.records import Records
 from vertumnusd.node.requests import Requests
 from vertumnusd.node.systemd import Notifier
 from vertumnusd.node.tokens import Tokens
@@ -156,10 +157,9 @@ class Daemon:
         self._notifier = Notifier()
         self._loading = "starting"
         self._draining = False
-        self._exposed: set[str] = set()
+        self._exposed: set[str] = set()  # at the start, until all are
         self._decode_ranks: set[int] = set()  # that are up
         self._all_exposed = trio.Event()
-        self._converting: set[int] = set()  # operations under way, which expose workers in a moment
         self._workers = len(
             parse_composition(config.composition, config.cluster.cp_degrees, config.cluster.ranks)
         )
@@ -167,6 +167,7 @@ class Daemon:
         block_tokens = config.cache.block_tokens
         home_tokens = config.kv_blocks * config.home_ranks * block_tokens
         decode_tokens = config.decode_kv_blocks * block_tokens
+        self._records = Records(trio.current_time)
         self._requests = Requests(model, min(home_tokens, decode_tokens), self._observe)
         self._ranks = RankHost(
             config,
@@ -192,14 +193,14 @@ class Daemon:
                 now=trio.current_time,
                 send=self._ranks.send,
                 kill=partial(self._ranks.kill, reason="no progress"),
-                emit=self._requests.emit,
+                emit=self._emit,
                 report=self._report,
                 illegal=self._on_illegal,
                 chain=lambda tokens, salt: chain(tokens, block_tokens, salt),
             ),
         )
         self._requests.attach(self._hub)
-        self._administration = Administration(self._hub, config.cluster.cp_degrees)
+        self._administration = Administration(self._hub, self._records, config.cluster.cp_degrees)
         self._feed = Feed(self._requests.cluster, trio.current_time, time.time)
         self._admin = Admin(self._feed, admin_token, self._administration)
 
@@ -342,33 +343,27 @@ class Daemon:
         self._update_readiness()
 
     def _report(self, happened: ControlCommand | Refused) -> None:
+        announce(happened)
         self._feed.happened(happened)
-        if not isinstance(happened, Refused):
-            self._administration.report(happened)
+        if isinstance(happened, Refused):
+            return
+        self._administration.report(happened)
+        self._records.report(happened)
         match happened:
             case Exposed():
                 self._exposed.add(happened.worker)
-                log.info("worker exposed", worker=happened.worker, epoch=happened.epoch)
                 if len(self._exposed) == self._workers:
                     self._all_exposed.set()
-                self._update_readiness()
             case Withdrawn():
                 self._exposed.discard(happened.worker)
-                log.info("worker withdrawn", worker=happened.worker, reason=happened.reason)
-                self._update_readiness()
-            case Converting():
-                self._converting.add(happened.operation)
-                log.info("converting", **_facts(happened))
             case Converted():
-                self._converting.discard(happened.operation)
-                log.info("converted", **_facts(happened))
-                self._update_readiness()
-            case Lost():
-                log.warning(
-                    "request lost its rank", request=happened.request, reason=happened.reason
-                )
-            case Refused():
-                log.warning("command refused", rank=happened.rank, command=happened.command)
+                self._metrics.observe_converted(happened)
+        if isinstance(happened, Exposed | Withdrawn | DrainWorker | Resume | Converted):
+            self._update_readiness()
+
+    def _emit(self, request: str, answer: Answer) -> None:
+        self._records.answered(request, answer)
+        self._requests.emit(request, answer)
 
     def _on_illegal(self, event: ControlEvent, reason: str) -> None:
         """Nonsense costs the rank that sent it its life, and nothing else."""
@@ -381,7 +376,7 @@ class Daemon:
             self._requests.unready = "draining"
         elif not self.served:
             self._requests.unready = self._loading
-        elif not self._exposed and not self._converting:
+        elif not self._hub.takes_work():
             self._requests.unready = "no worker serves"
         else:
             self._requests.unready = "" if self._decode_ranks else "no decode rank serves"
@@ -404,20 +399,6 @@ class Daemon:
         metrics.set_kv_usage(1 - free / (self._config.cluster.ranks * self._config.kv_blocks))
 
 
-def _facts(conversion: Converting | Converted) -> dict[str, Any]:
-    """What a log line says of it."""
-    facts = msgspec.structs.asdict(conversion)
-    return {
-        name: " ".join(value)
-        if isinstance(value, tuple)
-        else round(value, 4)
-        if isinstance(value, float)
-        else value
-        for name, value in facts.items()
-        if value != ""
-    }
-
-
 def _settings(config: Config) -> Settings:
     cluster, placement = config.cluster, config.placement
     return Settings(
@@ -434,4 +415,5 @@ def _settings(config: Config) -> Settings:
         max_queue_tokens=placement.max_queue_tokens,
         max_queue_s=placement.max_queue_s,
         unplaced_wait_s=placement.unplaced_wait_s,
+        reconfiguration=config.adaptation,
     )

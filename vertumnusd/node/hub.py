@@ -44,6 +44,7 @@ from vertumnusd.messages import (
     DecodeFailed,
     Dispatch,
     Done,
+    Drain,
     Drained,
     DrainWorker,
     Drawn,
@@ -74,6 +75,7 @@ from vertumnusd.messages import (
     StepFailed,
     Submit,
     ToRank,
+    Undrain,
     Withdrawn,
 )
 from vertumnusd.node.service import Job
@@ -205,11 +207,15 @@ class Hub:
 
     # --- what operators do
 
+    def takes_work(self) -> bool:
+        """Whether a worker serves, or will in a moment."""
+        return self._controller.takes_work()
+
     def plan(self, event: Split | Merge) -> Converting:
         """What the event would begin. Raises IllegalEvent if it can not."""
         return self._controller.plan(self._effects.now(), event)
 
-    def command(self, event: Split | Merge | Hold) -> list[ControlCommand]:
+    def command(self, event: Split | Merge | Drain | Undrain | Hold) -> list[ControlCommand]:
         """Let the event happen; what the controller commanded at once.
 
         Raises IllegalEvent, and then nothing happened.

@@ -19,7 +19,7 @@ from prometheus_client import (
     generate_latest,
 )
 
-from vertumnusd.messages import Failed, Finished
+from vertumnusd.messages import Converted, Failed, Finished
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
@@ -38,6 +38,7 @@ OUTCOMES = ("stop", "length", "prefilled", "failed", "cancelled")
 # Prefill of a long prompt takes minutes, a cached short one milliseconds.
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640)
 SHORT_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+STAGE_SECONDS = (*SHORT_SECONDS, 5, 10, 30)
 
 
 class Metrics:
@@ -47,6 +48,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._create_request_metrics()
         self._create_node_metrics()
+        self._create_controller_metrics()
 
     def _create_request_metrics(self) -> None:
         self._ttft = self._histogram(
@@ -89,14 +91,30 @@ class Metrics:
             "event_loop_lag_seconds", "How late the event loop woke up.", SHORT_SECONDS
         )
 
+    def _create_controller_metrics(self) -> None:
+        self._reconfigurations = self._counter(
+            "reconfigurations",
+            "Splits and merges that ended.",
+            kind=("split", "merge"),
+            result=("exposed", "rolled back"),
+        )
+        stages = Histogram(
+            PREFIX + "reconfiguration_seconds",
+            "Splits and merges: until the workers were drained, then until the new ones served.",
+            ["stage"],
+            buckets=STAGE_SECONDS,
+            registry=self.registry,
+        )
+        self._drain_s, self._switch_s = stages.labels("drain"), stages.labels("switch")
+
     def _histogram(self, name: str, what: str, buckets: tuple[float, ...] = SECONDS) -> Histogram:
         return Histogram(PREFIX + name, what, buckets=buckets, registry=self.registry)
 
     def _counter(self, name: str, what: str, **values: tuple[str, ...]) -> Counter:
-        """A counter with at most one label, and all the values that the label can have."""
+        """A counter with labels, and all the values that each label can have."""
         counter = Counter(PREFIX + name, what, list(values), registry=self.registry)
-        for label in itertools.chain.from_iterable(values.values()):
-            counter.labels(label)
+        for labels in itertools.product(*values.values()) if values else ():
+            counter.labels(*labels)
         return counter
 
     def _gauge(self, name: str, what: str, *labels: str) -> Gauge:
@@ -122,6 +140,13 @@ class Metrics:
             self.rejected(failed.code)
         else:
             self.observe_ended("failed")
+
+    def observe_converted(self, converted: Converted) -> None:
+        """A split or merge ended, one way or the other."""
+        self._reconfigurations.labels(converted.kind, converted.outcome).inc()
+        self._drain_s.observe(converted.drain_s)
+        if converted.outcome == "exposed":
+            self._switch_s.observe(converted.switch_s)
 
     def observe_ended(self, outcome: str) -> None:
         """A request that was accepted and did not get its whole answer: failed or cancelled."""

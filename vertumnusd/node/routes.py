@@ -41,6 +41,9 @@ ROUTES = {
     "/v1/cluster": Route("GET", status.cluster),
     "/v1/admin/split": Route("POST", partial(admin.convert, kind="split"), False, admin=True),
     "/v1/admin/merge": Route("POST", partial(admin.convert, kind="merge"), False, admin=True),
+    "/v1/admin/drain": Route("POST", admin.drain, False, admin=True),
+    "/v1/admin/undrain": Route("POST", admin.undrain, False, admin=True),
+    "/v1/admin/hold": Route("POST", admin.hold, False, admin=True),
     # Probes and scrapes tell nothing of what clients send, and are made without keys.
     "/health": Route("GET", status.health, keyed=False),
     "/live": Route("GET", status.live, keyed=False),
@@ -54,6 +57,8 @@ def find(head: Head) -> Route:
     route = ROUTES.get(head.path)
     if route is None and head.path.startswith(MODEL):
         route = Route("GET", partial(status.model, name=head.path.removeprefix(MODEL)))
+    if route is None and head.path.startswith(admin.WHY):
+        route = Route("GET", admin.why, False, admin=True)
     if route is None:
         raise RequestError(404, "not_found", f"there is nothing at '{head.path[:200]}'")
     allowed = ("GET", "HEAD") if route.method == "GET" else (route.method,)

@@ -45,6 +45,22 @@ class Operator(Protocol):
         """Split or merge the workers; return when that is done, or was rolled back."""
         ...
 
+    async def drain(self, workers: Sequence[str]) -> list[dict[str, Any]]:
+        """Take workers (or "all") out of service; return when they run nothing any more."""
+        ...
+
+    def undrain(self, workers: Sequence[str]) -> list[str]:
+        """Let drained workers (or "all" of them) serve again; their names."""
+        ...
+
+    def hold(self, for_s: float) -> None:
+        """Begin nothing automatically for so long; 0 ends it."""
+        ...
+
+    def why(self, what: str) -> list[dict[str, Any]]:
+        """What happened to a request, or led to the last decision or reconfiguration."""
+        ...
+
 
 class Service(Protocol):
     """The node as its doors see it."""

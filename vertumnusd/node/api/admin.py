@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+from urllib.parse import unquote
+
 import msgspec
 
 from vertumnusd.node.exchange import Exchange
 from vertumnusd.node.gate import Gate
+
+WHY = "/v1/admin/why/"
+MOST_HOLD_S = 30 * 86_400.0  # a longer one is a typing error
 
 
 class WorkersRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -15,6 +21,12 @@ class WorkersRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dry_run: bool = False
 
 
+class HoldRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``for_s``: seconds from now; 0 lets the controller go on at once."""
+
+    for_s: Annotated[float, msgspec.Meta(ge=0, le=MOST_HOLD_S)]
+
+
 async def convert(exchange: Exchange, gate: Gate, kind: str) -> None:
     """Split or merge. Answers when that is over, one way or the other, even if it was refused."""
     request = exchange.read(WorkersRequest)
@@ -22,3 +34,28 @@ async def convert(exchange: Exchange, gate: Gate, kind: str) -> None:
         await exchange.json({"planned": gate.operator.plan(kind, request.workers)})
     else:
         await exchange.json({"converted": await gate.operator.convert(kind, request.workers)})
+
+
+async def drain(exchange: Exchange, gate: Gate) -> None:
+    """Answers when the workers run nothing any more."""
+    request = exchange.read(WorkersRequest)
+    if request.dry_run:
+        await exchange.json({"planned": gate.operator.plan("drain", request.workers)})
+    else:
+        await exchange.json({"drained": await gate.operator.drain(request.workers)})
+
+
+async def undrain(exchange: Exchange, gate: Gate) -> None:
+    request = exchange.read(WorkersRequest)
+    await exchange.json({"serving": gate.operator.undrain(request.workers)})
+
+
+async def hold(exchange: Exchange, gate: Gate) -> None:
+    request = exchange.read(HoldRequest)
+    gate.operator.hold(request.for_s)
+    await exchange.json({"held_s": request.for_s})
+
+
+async def why(exchange: Exchange, gate: Gate) -> None:
+    what = unquote(exchange.head.path.removeprefix(WHY))
+    await exchange.json({"why": gate.operator.why(what)})
