@@ -62,15 +62,7 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
 def oracle(tiny_llama: LlamaForCausalLM) -> Oracle:
     """The greedy answer to a prompt, of a given length."""
     import torch
+    from tiny_models import greedy
 
     torch.set_num_threads(1)  # tiny products: threads would only wait for each other
-
-    def answer(prompt: Sequence[int], new_tokens: int) -> list[int]:
-        tokens = list(prompt)
-        with torch.inference_mode():
-            for _ in range(new_tokens):
-                logits_V = tiny_llama(torch.tensor([tokens])).logits[0, -1]
-                tokens.append(int(logits_V.argmax()))
-        return tokens[len(prompt) :]
-
-    return answer
+    return functools.partial(greedy, tiny_llama)

@@ -99,6 +99,14 @@ def last_logits(model: PreTrainedModel, tokens: Sequence[int]) -> np.ndarray:
     return model(torch.tensor([tokens])).logits[0, -1].numpy()
 
 
+def greedy(model: PreTrainedModel, tokens: Sequence[int], new_tokens: int) -> list[int]:
+    """The answer that takes the likeliest token each time."""
+    found = list(tokens)
+    for _ in range(new_tokens):
+        found.append(int(last_logits(model, found).argmax()))
+    return found[len(tokens) :]
+
+
 @functools.cache
 def rounded(name: str) -> PreTrainedModel:
     """The model with its weights rounded to bfloat16, computing in float32: what is exact then."""
