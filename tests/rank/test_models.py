@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from tiny_models import CONTEXT_TOKENS, MODELS, SCALED, VOCAB, rounded, tiny_model, write_gguf
+from torch.nn import functional
 from transformers import PreTrainedModel
 from vertumnus_kernels import plain
 
@@ -16,7 +17,7 @@ from vertumnusd.checkpoint import model_info
 from vertumnusd.messages import Experts
 from vertumnusd.rank.load import load, tensor_specs
 from vertumnusd.rank.models import Model, build
-from vertumnusd.rank.models.qwen3_moe import by_expert, choose
+from vertumnusd.rank.models.qwen3_moe import add_experts, by_expert, choose
 from vertumnusd.rank.models.rope import rotate
 from vertumnusd.rank.weights import map_weights
 
@@ -113,12 +114,37 @@ def test_shares_are_probabilities_that_add_up_to_one_if_normalised(normalised: b
     torch.testing.assert_close(share_TA[0], odds / total)
 
 
+def test_an_expert_of_many_tokens_adds_its_share_to_each() -> None:
+    """More than a slab; the definition, with every expert computed for every token."""
+    experts, noise = Experts(3, 2, 8, True, (0,)), torch.Generator().manual_seed(0)
+    weights = {
+        "router": torch.randn(3, 4, generator=noise),
+        "experts_gate_up": torch.randn(3 * 16, 4, generator=noise),
+        "experts_down": torch.randn(3 * 4, 8, generator=noise),
+    }
+    normed_TE, x_TE = torch.randn(2, 600, 4, generator=noise)
+    share_TX = torch.softmax(normed_TE @ weights["router"].t(), dim=-1)
+    share_TX = share_TX.masked_fill(share_TX == share_TX.amin(-1, keepdim=True), 0)
+    share_TX /= share_TX.sum(-1, keepdim=True)
+    wanted_TE = x_TE.clone()
+    for expert in range(3):
+        gate_TI, up_TI = (normed_TE @ weights["experts_gate_up"][16 * expert :][:16].t()).chunk(
+            2, -1
+        )
+        output_TE = (functional.silu(gate_TI) * up_TI) @ weights["experts_down"][4 * expert :][
+            :4
+        ].t()
+        wanted_TE += share_TX[:, expert : expert + 1] * output_TE
+    add_experts(weights, experts, normed_TE, x_TE)
+    torch.testing.assert_close(x_TE, wanted_TE)
+
+
 def test_each_expert_meets_its_tokens_once() -> None:
     experts_TA = torch.tensor([[5, 0], [2, 5], [5, 9]])
     share_TA = torch.tensor([[0.5, 0.0], [0.2, 1.5], [2.5, 2.9]])
     found = {
-        expert: list(zip(tokens_M.tolist(), share_M.tolist(), strict=True))
-        for expert, tokens_M, share_M in by_expert(experts_TA, share_TA.double())
+        expert: list(zip(tokens_N.tolist(), share_N.tolist(), strict=True))
+        for expert, tokens_N, share_N in by_expert(experts_TA, share_TA.double())
     }
     assert found == {
         0: [(0, 0.0)],

@@ -1,11 +1,11 @@
 """Qwen3 with a mixture of experts: each token's MLP is a weighted sum of a few of many small ones.
 
-All rows of a step go through an expert at once, however many slabs they would make: its weights are
-read from memory once a step, and only if a token chose it. That is what both a prefill, where an
-expert has few rows, and a decode iteration are bound by.
+All rows of a step go to an expert together, however many slabs of the layer they come from: its
+weights are read from memory once a step, and only if a token chose it. That is what both a prefill,
+where an expert has few rows, and a decode iteration are bound by.
 
-Shapes: T tokens, E hidden, X experts, A experts of a token, N (token, expert) pairs, M rows of one
-expert, I intermediate of an expert.
+Shapes: T tokens, E hidden, X experts, A experts of a token, N tokens of an expert (or all of them,
+one expert behind another), M those of a slab, I intermediate of an expert.
 """
 
 from __future__ import annotations
@@ -40,20 +40,22 @@ class Qwen3Moe(Qwen3):
             normed_TE[rows] = functional.rms_norm(
                 x_TE[rows], x_TE.shape[1:], weights["mlp_norm"].float(), self.info.norm_eps
             )
-        self._add_experts(weights, normed_TE, x_TE)
+        add_experts(weights, self._experts, normed_TE, x_TE)
         return x_TE
 
-    def _add_experts(self, weights: Weights, normed_TE: Tensor, x_TE: Tensor) -> None:
-        """Add to ``x_TE`` what each token's experts make of its normalised row."""
-        experts_TA, share_TA = choose(normed_TE, weights["router"], self._experts)
-        shape = (self._experts.count, -1, x_TE.shape[1])
-        gate_up_XIE = weights["experts_gate_up"].view(shape)
-        down_XEI = weights["experts_down"].view(self._experts.count, x_TE.shape[1], -1)
-        input_TE = normed_TE.to(self._dtype)
-        for expert, tokens_M, share_M in by_expert(experts_TA, share_TA):
+
+def add_experts(weights: Weights, experts: Experts, normed_TE: Tensor, x_TE: Tensor) -> None:
+    """Add to ``x_TE`` what each token's experts make of its normalised row; both in float32."""
+    experts_TA, share_TA = choose(normed_TE, weights["router"], experts)
+    gate_up_XIE = weights["experts_gate_up"].view(experts.count, -1, x_TE.shape[1])
+    down_XEI = weights["experts_down"].view(experts.count, x_TE.shape[1], -1)
+    input_TE = normed_TE.to(gate_up_XIE.dtype)
+    for expert, tokens_N, share_N in by_expert(experts_TA, share_TA):
+        for rows in slabs(len(tokens_N)):
+            tokens_M, share_M1 = tokens_N[rows], share_N[rows].unsqueeze(-1)
             input_ME = input_TE.index_select(0, tokens_M)
             output_ME = mlp(input_ME, gate_up_XIE[expert], down_XEI[expert])
-            x_TE.index_add_(0, tokens_M, output_ME.float().mul_(share_M.unsqueeze(-1)))
+            x_TE.index_add_(0, tokens_M, output_ME.float().mul_(share_M1))
 
 
 def choose(normed_TE: Tensor, router_XE: Tensor, experts: Experts) -> tuple[Tensor, Tensor]:
@@ -69,7 +71,7 @@ def choose(normed_TE: Tensor, router_XE: Tensor, experts: Experts) -> tuple[Tens
 
 
 def by_expert(experts_TA: Tensor, share_TA: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Each expert that somebody chose, with its tokens and their shares, both (M)."""
+    """Each expert that somebody chose, with its tokens and their shares, both (N)."""
     experts_N, order_N = experts_TA.flatten().sort(stable=True)
     tokens_N, share_N = order_N // experts_TA.shape[1], share_TA.flatten()[order_N]
     used, counts = experts_N.unique_consecutive(return_counts=True)
