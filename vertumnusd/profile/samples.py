@@ -77,6 +77,3 @@ class Samples:
             return False
         sample = self.sample(point)
         return sample.runs >= SETTLED_RUNS and sample.spread <= SETTLED_SPREAD
-
-    def runs(self, point: Point) -> list[Run]:
-        return list(self._runs[point])

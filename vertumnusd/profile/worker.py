@@ -30,7 +30,7 @@ from vertumnusd.profile.disturbance import Stat, thread_stat
 from vertumnusd.profile.host import Child, Host, HostError
 
 TERM = 1
-BOOKKEEPING_S = 30.0  # longest wait for an answer that needs no computing
+BOOKKEEPING_S = 60.0  # longest wait for an answer that needs no computing
 STRIDE = 7919  # through the vocabulary: tokens vary, so that experts share the work
 
 
@@ -40,16 +40,6 @@ class Run:
 
     elapsed_s: float
     stats: tuple[Stat, ...]
-
-    @property
-    def disturbed_share(self) -> float:
-        """How much of the time the worst rank was ready to run but on no core."""
-        return max(stat.waited_s for stat in self.stats) / self.elapsed_s
-
-    @property
-    def idle_s(self) -> float:
-        """How long the busiest rank slept: it waited for the others."""
-        return max(0.0, min(self.elapsed_s - stat.ran_s - stat.waited_s for stat in self.stats))
 
 
 class Worker:
