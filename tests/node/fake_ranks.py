@@ -18,6 +18,7 @@ import pytest
 
 from vertumnusd.control.controller import Controller, IllegalEvent, Settings
 from vertumnusd.control.prefill_time import Coefficients, PrefillTime
+from vertumnusd.control.settings import ReplicationSettings
 from vertumnusd.layout import owner
 from vertumnusd.messages import (
     HASH_BYTES,
@@ -29,6 +30,7 @@ from vertumnusd.messages import (
     Closed,
     ControlCommand,
     Converted,
+    DeleteBlocks,
     Discard,
     Drawn,
     Failed,
@@ -44,6 +46,7 @@ from vertumnusd.messages import (
     RankUp,
     Refused,
     Release,
+    ReportBlocks,
     Reserve,
     Sampling,
     Split,
@@ -56,8 +59,10 @@ from vertumnusd.node.hub import Effects, Hub, LeadSettings
 from vertumnusd.node.records import Records
 from vertumnusd.node.service import Job
 from vertumnusd.rank.cache import Cache
+from vertumnusd.rank.transfer import Transfers
 
 BLOCK, LAYERS, EOS = 4, 6, 1
+NO_COPIES = ReplicationSettings()
 
 
 def token_at(request: str, position: int) -> int:
@@ -78,7 +83,9 @@ class FakePrefillRank:
         start = SimpleNamespace(rank=rank, kv_blocks=settings.kv_blocks)
         self.world, self.rank = world, rank
         self.out: deque = deque()
-        self.cache = Cache(start, SimpleNamespace(send=self.out.append))  # type: ignore[arg-type]
+        link = SimpleNamespace(send=self.out.append)
+        self.cache = Cache(start, link)  # type: ignore[arg-type]
+        self.transfers = Transfers(rank, 4, self.cache, link)  # type: ignore[arg-type]
         self.begun: dict[str, Begin] = {}
         self.chains: dict[str, Reserve] = {}
         self.geometry: Adopt | None = None
@@ -104,6 +111,25 @@ class FakePrefillRank:
                 self.begun.pop(message.request, None)
             case Release():
                 self.cache.release(message.request)
+            case DeleteBlocks():
+                self.cache.reclaim(message)
+            case ReportBlocks():
+                self.cache.report_all()
+            case _:
+                self.transfers.receive(message)
+
+    def copy_piece(self) -> bool:
+        """False if there is nothing to copy."""
+        if not self.transfers._waiting:
+            return False
+        self.transfers.copy_next(self)
+        return True
+
+    def pieces(self, copies):
+        """The copier of its transfers: a piece is a block."""
+        for source, source_id, target_id in copies:
+            self.world.pools[self.rank][target_id] = self.world.pools[source][source_id]
+            yield 1
 
     def step(self, step: Step) -> None:
         begin = self.begun[step.request]
@@ -121,8 +147,8 @@ class FakePrefillRank:
 
     def write(self, begin: Begin, reservation) -> None:
         pool = self.world.pools[self.rank]
-        for index in reservation.writable(begin.cached_tokens // BLOCK):
-            block_id = array("I", begin.block_ids)[index]
+        writable = reservation.writable(begin.cached_tokens // BLOCK)
+        for index, block_id in writable.items():
             pool[block_id] = mark(self.chains[begin.request].chain, begin.request, index)
 
 
@@ -190,7 +216,13 @@ class FakeDecodeRank:
 class World:
     """The hub, its ranks, its clients' answers, and a clock that a test moves."""
 
-    def __init__(self, *, composition: str = "1CP2/2CP1", home_ranks: int = 1) -> None:
+    def __init__(
+        self,
+        *,
+        composition: str = "1CP2/2CP1",
+        home_ranks: int = 1,
+        replication: ReplicationSettings = NO_COPIES,
+    ) -> None:
         degrees = (2, 4) if home_ranks == 2 else (1, 2)
         self.settings = Settings(
             cp_degrees=degrees,
@@ -204,6 +236,8 @@ class World:
             max_queue_tokens=100_000,
             max_queue_s=1e6,
             unplaced_wait_s=1e6,
+            mark_tokens=BLOCK,
+            replication=replication,
         )
         self.now = 0.0
         self.records: Records | None = None
@@ -290,9 +324,10 @@ class World:
         return chain(tokens, BLOCK, salt)
 
     def deliver_in(self, rank: int) -> bool:
-        """Let the rank obey its next message."""
+        """Let the rank obey its next message, or copy something if there is none."""
         if not self.inbox[rank]:
-            return False
+            member = self.ranks[rank]
+            return isinstance(member, FakePrefillRank) and member.copy_piece()
         message = self.inbox[rank].popleft()
         if isinstance(message, Reserve):
             self.chains[message.request] = message.chain

@@ -8,9 +8,26 @@ from fake_ranks import World, assert_base_line, expected
 from vertumnusd.control.answering import Answering
 from vertumnusd.control.lead import Lead
 from vertumnusd.control.lead_run import Run
-from vertumnusd.messages import Finished, Placed, PrefillDone, StepDone
+from vertumnusd.control.settings import ReplicationSettings
+from vertumnusd.messages import (
+    BlocksChanged,
+    Finished,
+    Placed,
+    PrefillDone,
+    Replicate,
+    StepDone,
+)
 
 SCRIPTS = 150
+COPYING = ReplicationSettings(
+    enabled=True,
+    scan_s=0.2,
+    intra_accesses=1.0,
+    inter_missed_s=0.001,
+    reclaim_accesses=0.4,
+    reclaim_above=0.1,
+    transfer_deadline_s=0.5,
+)
 COMPOSITIONS = (("1CP2/2CP1", 1), ("2CP2", 1), ("4CP1", 1), ("2CP2", 2), ("1CP4", 2))
 
 
@@ -70,7 +87,7 @@ def run_script(seed: int) -> None:
     """Random arrivals, departures, kills and message orders; then quiet, and a look around."""
     rng = random.Random(seed)
     composition, home_ranks = rng.choice(COMPOSITIONS)
-    world = World(composition=composition, home_ranks=home_ranks)
+    world = World(composition=composition, home_ranks=home_ranks, replication=COPYING)
     wanted: dict[str, int] = {}
     left: set[str] = set()
     kills = 0
@@ -92,6 +109,8 @@ def run_script(seed: int) -> None:
             world.kill(rng.randrange(5))
         elif choice < 0.15:
             world.ranks[4].beat()
+        elif choice < 0.16:
+            world.hub.tick()
         elif rng.random() < 0.5:
             world.deliver_in(rng.randrange(5))
         else:
@@ -110,6 +129,46 @@ def run_script(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(SCRIPTS))
 def test_random_scripts_answer_everybody_once_and_leak_nothing(seed):
     run_script(seed)
+
+
+def test_a_wanted_prefix_is_copied_to_where_a_request_finds_it():
+    world = World(composition="4CP1", replication=COPYING)
+    chain = world._chain([7] * 24, b"")
+    for name in ("a", "b", "c"):
+        world.submit(name, [7] * 25, 0)
+        world.settle()
+    trie = world.hub._controller._scheduler.matching.trie
+    assert len(trie.match(chain)) == 1
+    world.now += COPYING.scan_s
+    world.hub.tick()
+    world.settle()
+    assert sorted(trie.match(chain).values()) == [6, 6]
+    assert any(isinstance(report, Replicate) for report in world.reports)
+    assert_base_line(world)
+
+
+def test_a_rank_whose_report_was_lost_is_asked_for_all_of_it():
+    world = World(composition="4CP1")
+    world.submit("a", [7] * 25, 0)
+    for rank in range(5):  # the request runs, and its worker's last report is dropped
+        while world.deliver_in(rank) or world.deliver_out(rank):
+            pass
+    world.settle()
+    world.submit("b", [8] * 25, 0)
+    dropped = 0
+    while not dropped:
+        moved = [world.deliver_in(r) for r in range(5)]
+        for r in range(4):
+            out = world.ranks[r].out
+            if out and isinstance(out[0], BlocksChanged) and out[0].stored:
+                out.popleft()
+                dropped += 1
+            moved.append(world.deliver_out(r))
+        assert any(moved) or dropped
+    world.settle()
+    trie = world.hub._controller._scheduler.matching.trie
+    for tokens in ([7] * 24, [8] * 24):
+        assert list(trie.match(world._chain(tokens, b"")).values()) == [6]
 
 
 def forget_the_tokens_sent(monkeypatch):

@@ -32,7 +32,9 @@ from vertumnusd.control.settings import Settings
 from vertumnusd.control.snapshot import snapshot
 from vertumnusd.messages import (
     Adopted,
+    AskBlocks,
     BlocksChanged,
+    BlocksHeld,
     Cancel,
     ControlCommand,
     ControlEvent,
@@ -118,8 +120,8 @@ class Controller:
         match event:
             case Submit():
                 return self._submit(now, event)
-            case BlocksChanged():
-                self._on_blocks_changed(event)
+            case BlocksChanged() | BlocksHeld():
+                return self._on_blocks(event)
             case PrefillDone():
                 self._scheduler.prefill_done(now, event)
             case HandedOff():
@@ -220,11 +222,16 @@ class Controller:
         commands += self._scheduler.expose(now, workers)
         return [*commands, *self._drains.exposed(now, workers)]
 
-    def _on_blocks_changed(self, event: BlocksChanged) -> None:
+    def _on_blocks(self, event: BlocksChanged | BlocksHeld) -> list[ControlCommand]:
         """A report of a rank that is down is late: what it held is gone."""
         self._check_rank(event.rank, "prefill")
-        if event.rank in self._incarnations:
-            self._scheduler.blocks_changed(event)
+        if event.rank not in self._incarnations:
+            return []
+        if isinstance(event, BlocksHeld):
+            self._scheduler.blocks_held(event)
+            return []
+        missing = self._scheduler.blocks_changed(event)
+        return [AskBlocks(self._fleet.term, event.rank)] if missing > 0 else []
 
     def _check_rank(self, rank: int, kind: str) -> None:
         prefill, decode = self._settings.ranks, self._settings.decode_ranks

@@ -23,7 +23,7 @@ from vertumnusd.control.errors import IllegalEvent
 from vertumnusd.control.home_shares import PAIR_BYTES, Chain, HomeShares, Share
 from vertumnusd.control.pending_blocks import PendingBlocks, split
 from vertumnusd.control.run_table import NONE
-from vertumnusd.messages import HASH_BYTES, BlocksChanged
+from vertumnusd.messages import HASH_BYTES, BlocksChanged, BlocksHeld
 
 ROOT = bytes(HASH_BYTES)  # the parent of first blocks
 _WORDS = struct.Struct("=2Q")
@@ -75,6 +75,21 @@ class PrefixTrie:
         if self._untidy:
             self._tidy()
         return missing
+
+    def resync(self, held: BlocksHeld) -> None:
+        """Take in a part of all that a rank holds; the first one replaces what was known of it."""
+        if len(held.blocks) % (2 * HASH_BYTES):
+            raise IllegalEvent(f"rank {held.rank} reported blocks of odd length")
+        if held.version < self.versions[held.rank]:
+            return
+        if held.first:
+            self.drop_rank(held.rank)
+            self.versions[held.rank] = held.version
+        elif held.version != self.versions[held.rank]:
+            return
+        self.revision += 1
+        if held.blocks:
+            self._store(held.rank, held.blocks)
 
     def drop_rank(self, rank: int) -> None:
         """Forget all that a lost rank held; its successor starts empty, at version 1.

@@ -26,6 +26,7 @@ from vertumnusd.control.worker_queue import Blocked, WorkerQueue, first_in_line
 from vertumnusd.messages import (
     Abort,
     BlocksChanged,
+    BlocksHeld,
     Cancel,
     ControlCommand,
     Dispatch,
@@ -226,26 +227,31 @@ class Scheduler:
         self.matching.trie.drop_rank(rank)
         self.ledger.homes.drop_rank(rank)
 
-    def blocks_changed(self, report: BlocksChanged) -> None:
-        """Take a pool's report in, and try again a request that this home had refused.
+    def blocks_held(self, held: BlocksHeld) -> None:
+        """Believe what a rank says of itself after its reports had a gap."""
+        self.matching.trie.resync(held)
 
-        Only when the home comes to have room that it had not: the failed attempt itself changes
-        pools, and must not be the reason for the next one.
+    def blocks_changed(self, report: BlocksChanged) -> int:
+        """Take a pool's report in; how many before it are missing. Negative for a repeated one.
+
+        A request that this home had refused is tried again, but only when the home comes to have
+        room that it had not: the failed attempt itself changes pools, and must not be the reason
+        for the next one.
         """
         missing = self.matching.trie.apply(report)
         if missing < 0:
-            return
+            return missing
         self.ledger.totals["reports_missing"] += missing
         homes = self.ledger.homes
         home = homes.home_of(report.rank)
         before = homes.unpinned_share(home)
         homes.report(report)
         queue = self.ledger.queues.get(self._fleet.worker_of(report.rank))
-        if queue is None or queue.blocked is not Blocked.REFUSED or queue.refusal is None:
-            return
-        needed = homes.share(queue.refusal.blocks)
-        if home == queue.refusal.home and before < needed <= homes.unpinned_share(home):
-            queue.blocked = None
+        if queue is not None and queue.blocked is Blocked.REFUSED and queue.refusal is not None:
+            needed = homes.share(queue.refusal.blocks)
+            if home == queue.refusal.home and before < needed <= homes.unpinned_share(home):
+                queue.blocked = None
+        return missing
 
     def _lose(self, requests: list[Request], reason: str) -> list[ControlCommand]:
         """End these attempts. Nobody waits to hear of those that were cancelled."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vertumnusd.messages.base import Message
-from vertumnusd.messages.blocks import BlocksChanged
+from vertumnusd.messages.blocks import BlocksChanged, BlocksHeld
 from vertumnusd.messages.rank import Adopted, Park, Parked
 
 # --- events: node → controller
@@ -361,12 +361,20 @@ class Reclaim(Message, frozen=True):
     versions: tuple[int, ...]
 
 
+class AskBlocks(Message, frozen=True):
+    """Reports of this rank are missing: have it say all that it holds. ``BlocksHeld`` answers."""
+
+    term: int
+    rank: int
+
+
 ControlEvent = (
     Seated
     | RankUp
     | RankDown
     | Adopted
     | BlocksChanged
+    | BlocksHeld
     | Submit
     | Cancel
     | PrefillDone
@@ -402,4 +410,5 @@ ControlCommand = (
     | Converted
     | Replicate
     | Reclaim
+    | AskBlocks
 )

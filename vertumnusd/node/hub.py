@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec
 
@@ -29,18 +29,24 @@ from vertumnusd.control.answering import (
 from vertumnusd.control.controller import Controller, IllegalEvent
 from vertumnusd.control.lead import FirstToken, Lead, LeadCommand, Prefill, RunFailed, SendRank
 from vertumnusd.control.prefill_time import PrefillTime
+from vertumnusd.control.transfer import TransferCommand, TransferLimits, Transfers, delete
 from vertumnusd.messages import (
     Abort,
     Adopt,
     Adopted,
     AdoptWorker,
     Answer,
+    AskBlocks,
     BlocksChanged,
+    BlocksHeld,
     Cancel,
     Closed,
     ControlCommand,
     ControlEvent,
     Converting,
+    CopyRefused,
+    CopyReleased,
+    CopyReserved,
     DecodeFailed,
     Dispatch,
     Done,
@@ -52,18 +58,24 @@ from vertumnusd.messages import (
     FromRank,
     HandedOff,
     Hold,
+    Installed,
     Lost,
     Merge,
     Park,
     Parked,
+    Pinned,
     Placed,
     PrefillDone,
+    Published,
     Pulled,
     RankDown,
     RankUp,
     Ready,
+    Reclaim,
     Refused,
     Reject,
+    Replicate,
+    ReportBlocks,
     Reserved,
     ReserveFailed,
     Resume,
@@ -123,6 +135,7 @@ class Hub:
         self._effects = effects
         self._leads: dict[str, Lead] = {}
         self._requests: dict[str, _Request] = {}
+        self._transfers = Transfers(TransferLimits())
         self._events: deque[ControlEvent] = deque()
         self._busy = False
 
@@ -167,6 +180,8 @@ class Hub:
                 self._decode_rank_gone(rank)
             else:
                 self._prefill_rank_gone(rank)
+        if event.kind == "prefill":
+            self._act_transfers(self._transfers.lose((event.rank, *event.also)))
         self._drain()
 
     def tick(self) -> None:
@@ -175,6 +190,7 @@ class Hub:
             for rank in lead.stuck_ranks(self._effects.now()):
                 self._effects.kill(rank)
             self._act_lead(lead.tick(self._effects.now()))
+        self._act_transfers(self._transfers.tick(self._effects.now()))
         self._carry_out(self._controller.tick(self._effects.now()))
         self._drain()
 
@@ -184,7 +200,7 @@ class Hub:
         match message:
             case Ready():
                 pass  # the supervisor's business
-            case Adopted() | Parked() | BlocksChanged():
+            case Adopted() | Parked() | BlocksChanged() | BlocksHeld():
                 self._events.append(message)
             case Reserved() | ReserveFailed() | StepDone() | StepFailed():
                 lead = self._lead_of_rank(message.rank)
@@ -201,6 +217,15 @@ class Hub:
                 self._tell(message.request, Answering.on_decode_failed, message.reason)
             case Closed():
                 self._tell(message.request, Answering.on_closed, message.rank)
+            case (
+                Pinned()
+                | CopyReserved()
+                | CopyRefused()
+                | Installed()
+                | Published()
+                | CopyReleased()
+            ):
+                self._act_transfers(self._transfers.step(message))
             case Refused():
                 self._effects.report(message)
         self._drain()
@@ -239,6 +264,7 @@ class Hub:
     def idle(self) -> bool:
         """Everything is back to its base line: no request, no reservation, no step."""
         leads_idle = all(not lead.requests for lead in self._leads.values())
+        leads_idle = leads_idle and self._transfers.idle()
         return leads_idle and not self._requests and self._controller.idle()
 
     def _show(self, entry: _Request) -> dict[str, Any]:
@@ -288,6 +314,12 @@ class Hub:
                 case Park():
                     for rank in range(command.base, command.base + command.degree):
                         self._effects.send(rank, command)
+                case Replicate():
+                    self._act_transfers(self._transfers.start(self._effects.now(), command))
+                case Reclaim():
+                    self._act_transfers(delete(command))
+                case AskBlocks():
+                    self._effects.send(command.rank, ReportBlocks())
                 case DrainWorker():
                     self._drain_lead(command)
                 case Resume():
@@ -389,6 +421,13 @@ class Hub:
                 case RoomMissing() | Returned():
                     self._events.append(command)
                     self._tell(command.request, Answering.on_returned)
+
+    def _act_transfers(self, commands: Sequence[TransferCommand]) -> None:
+        for command in commands:
+            if isinstance(command, SendRank):
+                self._effects.send(command.rank, command.message)
+            else:
+                self._events.append(command)
 
     def _admit(self, command: AdmitToLead) -> None:
         entry = self._requests[command.dispatch.request]
