@@ -73,14 +73,16 @@ def _lost_queue(scheduler, now, requests, honest=Scheduler._place_all):
 
 
 def _retry_on_any_report(scheduler, report, honest=Scheduler.blocks_changed):
-    honest(scheduler, report)
+    missing = honest(scheduler, report)
     for queue in scheduler.ledger.queues.values():
         queue.blocked = None
+    return missing
 
 
 def _never_retry_on_reports(scheduler, report):
-    scheduler.matching.trie.apply(report)
+    missing = scheduler.matching.trie.apply(report)
     scheduler.ledger.homes.report(report)
+    return missing
 
 
 def _emptiest_home(scheduler, worker, request):

@@ -21,7 +21,7 @@ from vertumnusd.messages import (
 SCRIPTS = 150
 COPYING = ReplicationSettings(
     enabled=True,
-    scan_s=0.2,
+    scan_s=0.05,
     intra_accesses=1.0,
     inter_missed_s=0.001,
     reclaim_accesses=0.4,
