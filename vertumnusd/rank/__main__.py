@@ -45,11 +45,17 @@ def serve(link: Link) -> NoReturn:
     import torch
 
     from vertumnusd.rank.decode import DecodeRank
+    from vertumnusd.rank.decoding import Decoding
+    from vertumnusd.rank.engine import Engine
     from vertumnusd.rank.loop import PrefillRank
 
     torch.set_num_threads(1)
     start = link.read_start()
-    rank = DecodeRank(start, link) if start.kind == "decode" else PrefillRank(start, link)
+    rank: DecodeRank | PrefillRank
+    if start.kind == "decode":
+        rank = DecodeRank(start, link, Decoding)
+    else:
+        rank = PrefillRank(start, link, Engine)
     link.listen(rank.receive)
     rank.serve()
 

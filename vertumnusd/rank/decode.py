@@ -8,8 +8,6 @@
 
 Every Pull is answered by exactly one Pulled, in order, whatever became of its request (0 bytes if
 nothing was copied), because the source blocks stay pinned until then.
-
-Shapes: B running requests, V vocabulary.
 """
 
 from __future__ import annotations
@@ -17,12 +15,9 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from typing import NoReturn
-
-from torch import Tensor
-from vertumnus_kernels.attention import implementation
+from typing import NoReturn, Protocol
 
 from vertumnusd.messages import (
     Close,
@@ -38,20 +33,29 @@ from vertumnusd.messages import (
     ToRank,
 )
 from vertumnusd.rank.blocks import NoRoom
-from vertumnusd.rank.decoder import Decoder
-from vertumnusd.rank.kv_pool import KVPool
 from vertumnusd.rank.link import Link, ProtocolError
-from vertumnusd.rank.models import build
-from vertumnusd.rank.pull import copy
-from vertumnusd.rank.sampling import draw
 from vertumnusd.rank.slots import Slot, Slots
-from vertumnusd.rank.weights import map_weights
+
+
+class Decoding(Protocol):
+    """What computes, or seems to; ``name`` is that of its attention."""
+
+    name: str
+
+    def forward(self, running: Sequence[Slot]) -> list[int | FloatingPointError]:
+        """The next token of each slot, or why there is none."""
+
+    def pull(self, pull: Pull, block_ids: Sequence[int]) -> int:
+        """Copy the Pull's KV into these blocks; its bytes. ValueError if they are not there."""
 
 
 class DecodeRank:
     """One decode rank: ``receive`` is the control thread's, ``serve`` the engine thread's."""
 
-    def __init__(self, start: RankStart, link: Link) -> None:
+    def __init__(
+        self, start: RankStart, link: Link, open_decoding: Callable[[RankStart], Decoding]
+    ) -> None:
+        self._open_decoding = open_decoding
         self._start = start
         self._link = link
         self._changed = threading.Condition()  # guards the slots; notified when one may run
@@ -79,22 +83,15 @@ class DecodeRank:
         start = self._start
         if start.core >= 0:
             os.sched_setaffinity(0, {start.core})
-        weights = map_weights(start.weights_fd, start.tensors, start.model.dtype)
-        own = KVPool(
-            start.own_kv_fd, start.own_kv_blocks, start.model, start.block_tokens, own=True
-        )
-        decoder = Decoder(build(start.model, weights), own)
-        pools = [
-            KVPool(fd, start.kv_blocks, start.model, start.block_tokens) for fd in start.kv_fds
-        ]
+        decoding = self._open_decoding(start)
         threading.Thread(
-            target=self._transfer, args=(pools, own), name="transfer", daemon=True
+            target=self._transfer, args=(decoding,), name="transfer", daemon=True
         ).start()
-        self._link.send(Ready(start.rank, start.incarnation, os.getpid(), implementation().name))
+        self._link.send(Ready(start.rank, start.incarnation, os.getpid(), decoding.name))
         while True:
             with self._changed:
                 running = self._changed.wait_for(self._slots.begin_iteration)
-            self._report(running, decoder.forward(running))
+            self._report(running, decoding.forward(running))
 
     def _on_open(self, opening: Open) -> None:
         try:
@@ -111,9 +108,8 @@ class DecodeRank:
 
     # --- engine thread
 
-    def _report(self, running: list[Slot], logits_BV: Tensor) -> None:
-        """Draw the tokens, tell the daemon, and let go of what was closed meanwhile."""
-        drawn = [_draw(slot, logits_V) for slot, logits_V in zip(running, logits_BV, strict=True)]
+    def _report(self, running: list[Slot], drawn: Sequence[int | FloatingPointError]) -> None:
+        """Tell the daemon what was drawn, and let go of what was closed meanwhile."""
         lines: list[tuple[str, int, str]] = []
         with self._changed:
             for slot, token in zip(running, drawn, strict=True):
@@ -128,19 +124,19 @@ class DecodeRank:
 
     # --- transfer thread
 
-    def _transfer(self, pools: Sequence[KVPool], own: KVPool) -> None:
+    def _transfer(self, decoding: Decoding) -> None:
         try:
             while True:
-                self._pull(*self._pulls.get(), pools, own)
+                self._pull(*self._pulls.get(), decoding)
         except Exception as error:
             self._link.fault(error)
 
-    def _pull(self, pull: Pull, slot: Slot | None, pools: Sequence[KVPool], own: KVPool) -> None:
+    def _pull(self, pull: Pull, slot: Slot | None, decoding: Decoding) -> None:
         started = time.perf_counter()
         kv_bytes, failure = 0, None
         if slot is not None and not slot.closed:
             try:
-                kv_bytes = copy(pull, slot.block_ids, pools, own)
+                kv_bytes = decoding.pull(pull, slot.block_ids)
             except ValueError as error:
                 failure = error
         elapsed_s = time.perf_counter() - started
@@ -165,10 +161,3 @@ class DecodeRank:
 
     def _send_closed(self, request: str) -> None:
         self._link.send(Closed(self._start.rank, request, self._slots.free_blocks))
-
-
-def _draw(slot: Slot, logits_V: Tensor) -> int | FloatingPointError:
-    try:
-        return draw(logits_V, slot.opening.sampling, slot.position + 1)
-    except FloatingPointError as error:
-        return error

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
 
 from vertumnus_kernels.attention import implementation
 
 from vertumnusd.messages import (
     Adopt,
     Adopted,
-    Begin,
     Park,
     Parked,
     RankStart,
@@ -26,22 +24,13 @@ from vertumnusd.messages import (
     StepDone,
     StepFailed,
 )
+from vertumnusd.rank.admission import Admission
 from vertumnusd.rank.assemble import open_pools, open_prefill
-from vertumnusd.rank.blocks import Reservation
 from vertumnusd.rank.cache import Cache
 from vertumnusd.rank.kv_copy import PoolCopier
 from vertumnusd.rank.link import Link
 from vertumnusd.rank.prefill import PrefillError
 from vertumnusd.rank.sampling import draw
-
-
-@dataclass(frozen=True, slots=True)
-class Admission:
-    """A Begin, what this rank had reserved for it on arrival, and what must be stored there."""
-
-    begin: Begin
-    reservation: Reservation | None  # None on a rank outside the home
-    writable: dict[int, int]  # chain indices and pool ids
 
 
 class Engine:

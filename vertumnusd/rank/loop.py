@@ -21,8 +21,9 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from queue import SimpleQueue
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from vertumnusd.messages import (
     Adopt,
@@ -44,8 +45,8 @@ from vertumnusd.messages import (
     ToRank,
     Unpin,
 )
+from vertumnusd.rank.admission import Admission
 from vertumnusd.rank.cache import Cache
-from vertumnusd.rank.engine import Admission, Engine
 from vertumnusd.rank.link import Link, ProtocolError
 from vertumnusd.rank.transfer import Copier, Transfers
 
@@ -56,10 +57,28 @@ PARKED = (0, 0)  # the geometry that no worker has
 Command = Adopt | Park | Admission | Step | Discard
 
 
+class Engine(Protocol):
+    """What computes, or seems to: it runs commands one after the other, and answers each."""
+
+    copier: Copier
+
+    def adopt(self, adopt: Adopt) -> None: ...
+    def park(self, park: Park) -> None: ...
+    def begin(self, admission: Admission) -> None: ...
+    def step(self, step: Step) -> None: ...
+    def discard(self, request: str) -> None: ...
+
+
 class PrefillRank:
     """One prefill rank: ``receive`` is the control thread's, ``serve`` the engine thread's."""
 
-    def __init__(self, start: RankStart, link: Link) -> None:
+    def __init__(
+        self,
+        start: RankStart,
+        link: Link,
+        open_engine: Callable[[RankStart, Link, Cache], Engine],
+    ) -> None:
+        self._open_engine = open_engine
         self._start = start
         self._link = link
         self._cache = Cache(start, link)
@@ -96,7 +115,7 @@ class PrefillRank:
     def serve(self) -> NoReturn:
         """Build the engine, say Ready, and run commands until the process ends."""
         cores = os.sched_getaffinity(0)  # the engine pins its own thread, and no other
-        engine = Engine(self._start, self._link, self._cache)
+        engine = self._open_engine(self._start, self._link, self._cache)
         threading.Thread(
             target=self._copy, args=(engine.copier, cores), name="transfer", daemon=True
         ).start()
