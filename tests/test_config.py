@@ -7,7 +7,17 @@ import msgspec
 import pytest
 
 from vertumnusd.__main__ import main
-from vertumnusd.config import PROFILES, Config, ConfigError, ModelConfig, load_config, load_profile
+from vertumnusd.config import (
+    PROFILES,
+    Config,
+    ConfigError,
+    ModelConfig,
+    adaptation,
+    load_config,
+    load_profile,
+)
+from vertumnusd.control.prefill_time import Coefficients
+from vertumnusd.profile_file import ProfileFile
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -137,3 +147,11 @@ def test_checking_a_file_checks_the_profile_that_it_names(tmp_path, capsys):
     path = write(tmp_path, "[model]\nprofile = 'none-such'\n")
     assert main(["config", "check", str(path)]) == 2
     assert "none-such" in capsys.readouterr().err
+
+
+def test_the_capacity_of_the_profile_counts_where_none_is_configured(tmp_path):
+    path = write(tmp_path, "[adaptation]\ncapacity_shares = {1 = 0.7}\n")
+    some = Coefficients(0.1, 0.0, 0.0, 0.0, 0.0)
+    profile = ProfileFile("m", "float32", "cpu", some, capacity={"1": 0.9, "2": 0.6})
+    settings = adaptation(load_config(path), profile)
+    assert settings.capacity_shares == {1: 0.7, 2: 0.6}

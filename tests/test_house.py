@@ -13,7 +13,15 @@ OUR_FILES = sorted((ROOT / "vertumnusd").rglob("*.py")) + sorted((ROOT / "kernel
 ALLOWED = {
     "checkpoint": {"gguf_file"},
     "control": {"layout"},
-    "node": {"control", "config", "checkpoint", "gguf_file", "layout", "admin_address"},
+    "node": {
+        "control",
+        "config",
+        "checkpoint",
+        "gguf_file",
+        "layout",
+        "profile_file",
+        "admin_address",
+    },
     "rank": {"layout", "checkpoint", "frames", "gguf_file", "vertumnus_kernels"},
     "simulate": {"control", "config", "layout"},
     "profile": {

@@ -280,6 +280,13 @@ def load_profile_file(config: ModelConfig, model: str) -> tuple[ProfileFile, str
         raise ConfigError(f"{path}: {error}") from error
 
 
+def adaptation(config: Config, profile: ProfileFile) -> ReconfigurationSettings:
+    """The configured thresholds; where the configuration names no κ_C, with the profile's."""
+    configured = config.adaptation.capacity_shares
+    shares = {**profile.capacity_shares, **configured}
+    return msgspec.structs.replace(config.adaptation, capacity_shares=shares)
+
+
 def _profile_path(config: ModelConfig, model: str) -> Path:
     if config.profile:
         named = Path(config.profile)

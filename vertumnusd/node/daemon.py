@@ -20,10 +20,9 @@ import trio
 
 from vertumnusd.admin_address import admin_socket_path
 from vertumnusd.checkpoint import PACKAGED, CheckpointError, model_info, resolve
-from vertumnusd.config import Config, ConfigError, load_profile
+from vertumnusd.config import Config, ConfigError, adaptation, load_profile_file
 from vertumnusd.control.controller import Controller
 from vertumnusd.control.fleet import parse_composition
-from vertumnusd.control.prefill_time import PrefillTime
 from vertumnusd.control.settings import Settings
 from vertumnusd.messages import (
     Adopted,
@@ -61,6 +60,7 @@ from vertumnusd.node.records import Records
 from vertumnusd.node.requests import Requests
 from vertumnusd.node.systemd import Notifier
 from vertumnusd.node.tokens import Tokens
+from vertumnusd.profile_file import ProfileFile
 
 HEARTBEAT_S = 0.25
 STALLED_S = 1.0  # a beat this late finds what ranks said meanwhile unread: no time to judge them
@@ -86,15 +86,15 @@ def serve(load: Callable[[], Config]) -> int:
         path = resolve(config.model.path)
         name = config.model.name or (config.model.path if config.model.path in PACKAGED else "")
         model = model_info(path, name, config.model.dtype)
-        prefill_time, profile = load_profile(config.model, model.name)
-        log.info("model", name=model.name, dtype=model.dtype, profile=profile)
+        profile, file_name = load_profile_file(config.model, model.name)
+        log.info("model", name=model.name, dtype=model.dtype, profile=file_name)
         keys = _load_keys(config)
         admin_token = _load_admin_token(config)
         check_memory(config, model)
     except (ConfigError, CheckpointError) as error:
         log.error("cannot start", reason=str(error))
         return EXIT_USAGE
-    daemon = Daemon(config, path, model, prefill_time, keys, admin_token, load)
+    daemon = Daemon(config, path, model, profile, keys, admin_token, load)
     try:
         return trio.run(daemon.run)
     except PortInUse as error:
@@ -143,7 +143,7 @@ class Daemon:
         config: Config,
         path: Path,
         model: ModelInfo,
-        prefill_time: PrefillTime,
+        profile: ProfileFile,
         keys: Keys,
         admin_token: AdminToken,
         reload: Callable[[], Config],
@@ -181,11 +181,11 @@ class Daemon:
             ),
         )
         self._hub = Hub(
-            Controller(_settings(config), prefill_time),
+            Controller(_settings(config, profile), profile.prefill_time),
             LeadSettings(
                 block_tokens=block_tokens,
                 layers=model.layers,
-                prefill_time=prefill_time,
+                prefill_time=profile.prefill_time,
                 step_s=config.rank.step_s,
                 progress_timeout_s=config.rank.progress_timeout_s,
             ),
@@ -399,7 +399,7 @@ class Daemon:
         metrics.set_kv_usage(1 - free / (self._config.cluster.ranks * self._config.kv_blocks))
 
 
-def _settings(config: Config) -> Settings:
+def _settings(config: Config, profile: ProfileFile) -> Settings:
     cluster, placement = config.cluster, config.placement
     return Settings(
         cp_degrees=cluster.cp_degrees,
@@ -415,5 +415,5 @@ def _settings(config: Config) -> Settings:
         max_queue_tokens=placement.max_queue_tokens,
         max_queue_s=placement.max_queue_s,
         unplaced_wait_s=placement.unplaced_wait_s,
-        reconfiguration=config.adaptation,
+        reconfiguration=adaptation(config, profile),
     )

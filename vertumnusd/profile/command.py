@@ -69,10 +69,13 @@ def _find(host: Host, asked: Wanted, rows: Sequence[TraceRow], progress: Progres
     estimate = Estimate(assumed)
     _prepare(worker, asked, estimate, progress)
     chosen = _grid(asked, estimate)
+    longest = chosen[-1].input_tokens
+    if longest < asked.longest:
+        progress.say(f"there is no time for {asked.longest} tokens: {longest} are the longest")
     round_s = estimate.seconds(chosen)
     budget_s = asked.budget_s or ROUNDS * round_s
     progress.say(
-        f"{len(chosen)} points up to {chosen[-1].input_tokens} tokens, a round of them takes"
+        f"{len(chosen)} points up to {longest} tokens, a round of them takes"
         f" {duration(round_s)}: at most {duration(max(round_s, budget_s))} in all"
         + ("" if asked.quick else "; --quick takes less than two minutes")
     )
@@ -81,10 +84,10 @@ def _find(host: Host, asked: Wanted, rows: Sequence[TraceRow], progress: Progres
     findings = Findings(asked, samples, best, judged)
     progress.say(f"{findings.quiet} of {len(samples)} points were measured undisturbed")
 
-    longest = longest_in_time(best.prefill_time, max(degrees), asked.slo, asked.longest)
-    if longest:
+    in_time = longest_in_time(best.prefill_time, max(degrees), asked.slo, longest)
+    if in_time:
         block = asked.config.cache.block_tokens
-        findings.mix = mix(asked.load, rows, asked.load_requests, longest, block)
+        findings.mix = mix(asked.load, rows, asked.load_requests, in_time, block)
         findings.capacity = _capacity(worker, findings, estimate, progress)
     progress.show("measuring exchanges and copies")
     findings.probed = host.probe(PATIENCE_S)
@@ -104,7 +107,7 @@ def _prepare(worker: Worker, asked: Wanted, estimate: Estimate, progress: Progre
 
 
 def _grid(asked: Wanted, estimate: Estimate) -> list[Point]:
-    """A quick profile is as long as a round of it fits in half of the time."""
+    """All points; where the time is limited, as long as a round of them fits in half of it."""
     longest = asked.longest
     while True:
         inputs = lengths(longest, LENGTHS_PER_OCTAVE)
