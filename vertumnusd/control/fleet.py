@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cache
 from typing import NamedTuple
 
 from vertumnusd.control.errors import IllegalEvent
@@ -40,12 +41,17 @@ class Worker(NamedTuple):
 
     @property
     def name(self) -> str:
-        last = f"-{self.base + self.degree - 1}" if self.degree > 1 else ""
-        return f"CP{self.degree}[{self.base}{last}]"
+        return _name_of(self)
 
     def homes(self, home_ranks: int) -> range:
         """Base ranks of the homes inside this worker."""
         return range(self.base, self.base + self.degree, home_ranks)
+
+
+@cache
+def _name_of(worker: Worker) -> str:
+    last = f"-{worker.base + worker.degree - 1}" if worker.degree > 1 else ""
+    return f"CP{worker.degree}[{worker.base}{last}]"
 
 
 def lattice(cp_degrees: Iterable[int], ranks: int) -> tuple[Worker, ...]:

@@ -29,6 +29,7 @@ class Matching:
         self.trie = PrefixTrie(settings.ranks, settings.home_ranks)
         self.statistics = PrefixStatistics(settings, prefill_time)
         self._settings = settings
+        self._stride = settings.mark_blocks
         self._loads = loads
         self._promised = promised
         self._last: tuple[Request | None, int, list[tuple[int, int]]] = (None, 0, [])
@@ -50,9 +51,9 @@ class Matching:
         """
         homes_with = {blocks: homes for homes, blocks in self._cached(request)}
         if self._promised:
-            stride = self._settings.mark_blocks
-            for workers, count in self._promised.prefixes(self._usable_marks(request)):
-                homes_with[count * stride] = homes_with.get(count * stride, 0) | workers
+            for workers, marks in self._promised.prefixes(self._usable_marks(request)):
+                blocks = marks * self._stride
+                homes_with[blocks] = homes_with.get(blocks, 0) | workers
         block_tokens = self._settings.block_tokens
         longest_first = sorted(homes_with.items(), reverse=True)
         return [(homes, blocks * block_tokens) for blocks, homes in longest_first]
@@ -65,7 +66,7 @@ class Matching:
     def observe(self, request: Request, worker: Worker, cached_tokens: int) -> None:
         """Algorithm 1: the path that it reuses, and what it misses where it would rather be."""
         path, preferred = request.marks, request.preferred_degree
-        stride = self._settings.mark_blocks
+        stride = self._stride
         reused = cached_tokens // (self._settings.block_tokens * stride)
         self.statistics.reuse(path[:reused], worker.degree)
         cached = self._cached(request)
@@ -85,7 +86,7 @@ class Matching:
         return cached
 
     def _usable_marks(self, request: Request) -> Sequence[bytes]:
-        stride_tokens = self._settings.block_tokens * self._settings.mark_blocks
+        stride_tokens = self._settings.block_tokens * self._stride
         return request.marks[: (request.input_tokens - 1) // stride_tokens]
 
     def _usable_chain(self, request: Request) -> bytes:
