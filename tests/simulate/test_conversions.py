@@ -21,7 +21,7 @@ OVERLOAD = [arrival(0.5 * n, 1024, 1, 1000 + n) for n in range(200)]
 
 
 def overloaded(policy: str) -> Outcome:
-    choice = Choice(policy, "1CP2", reconfigures=True, hold_windows=1, min_requests=10)
+    choice = Choice(policy, "1CP2", reconfigures=True, hold_windows=1)
     return run_controlled(choice, OVERLOAD, replace(CONDITIONS, switch_s=0.25))
 
 

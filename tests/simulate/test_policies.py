@@ -59,14 +59,14 @@ def test_the_lower_bound_takes_the_best_degree_and_all_that_came_before():
 
 
 def test_compositions_fill_the_ranks_and_reach_from_one_degree_to_the_other():
-    mixes = compositions(Conditions())
+    mixes = compositions((2, 4), 40)
     assert mixes[0] == "20CP2"
     assert mixes[-1] == "10CP4"
     assert len(mixes) > 4
     for mix in mixes:
         assert parse_composition(mix, (2, 4), 40)
     assert "4CP4/12CP2/16CP1" not in mixes
-    three = compositions(Conditions(cp_degrees=(1, 2, 4)))
+    three = compositions((1, 2, 4), 40)
     assert any(mix.count("/") == 2 for mix in three)
     for mix in three:
         assert parse_composition(mix, (1, 2, 4), 40)

@@ -17,7 +17,9 @@ TINY = Scale(
     rows_max=60,
     seconds_factor=0.01,
     deployments=DEPLOYMENTS[:1],
+    ablated=(0.7,),
     tuned_windows=(1,),
+    tuned_factors=(1.0,),
 )
 
 
@@ -32,6 +34,7 @@ def test_the_page_has_every_part_and_its_plots(monkeypatch, tmp_path):
         assert f"### {title}\n" in text
     for plot in re.findall(r"\]\((plots/[^)]+)\)", text):
         assert (tmp_path / plot).read_bytes().startswith(b"\x89PNG")
+    assert "| conversation, 70% | only promises |" in text
     assert "nan" not in text
     assert "−42 %" in text
 

@@ -26,7 +26,7 @@ def lower_bound(arrivals: Sequence[Arrival], conditions: Conditions) -> Outcome:
         uncached = arrival.input_tokens - cached
         service_s, degree = min(
             (actual_s(degree, uncached, cached) * arrival.noise, degree)
-            for degree in conditions.cp_degrees
+            for degree in conditions.degrees
         )
         outcome.ttft_s[n] = service_s + conditions.outside_s
         outcome.cached_tokens[n], outcome.degree[n] = cached, degree

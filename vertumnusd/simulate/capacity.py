@@ -30,7 +30,7 @@ def capacity_shares(
 ) -> tuple[tuple[int, float], ...]:
     """κ_C over the window length, for every configured degree."""
     rows = rows[:ROWS_MAX]
-    return tuple((degree, _share(rows, degree, conditions)) for degree in conditions.cp_degrees)
+    return tuple((degree, _share(rows, degree, conditions)) for degree in conditions.degrees)
 
 
 def _share(rows: Sequence[TraceRow], degree: int, conditions: Conditions) -> float:

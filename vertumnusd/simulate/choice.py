@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from vertumnusd.control.settings import Improvement
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -18,8 +20,9 @@ class Choice:
     reconfigures: bool = False  # ours, paper: the composition follows the load
     replicates: bool = False  # ours, paper: Algorithms 1 and 2
     hold_windows: int = 0  # windows in a row that must speak for a conversion; 0: the default
-    min_requests: int = 0  # requests in these windows; 0: the default
+    confidence: float = 0.0  # of these windows, in standard errors; 0: the default
     capacity_factor: float = 1.0  # on the profiled κ_C
+    left_out: tuple[Improvement, ...] = ()  # of ours
 
     @property
     def label(self) -> str:
@@ -30,7 +33,7 @@ class Choice:
             "imbalance": self.imbalance,
             "weight": self.weight,
             "windows": self.hold_windows,
-            "evidence": self.min_requests,
+            "confidence": self.confidence,
             "κ ×": self.capacity_factor if self.capacity_factor != 1 else 0,
         }
         shown = [f"{name} {value:g}" for name, value in parameters.items() if value]

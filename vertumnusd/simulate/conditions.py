@@ -13,7 +13,8 @@ class Conditions:
 
     profile: str = "q3"  # see profiles.py
     ranks: int = 40
-    cp_degrees: tuple[int, ...] = (2, 4)
+    cp_degrees: tuple[int, ...] = (2, 4)  # of the published policy
+    lattice: tuple[int, ...] = ()  # of everybody else; none: the same
     kv_tokens: int = 600_000  # of one GPU
     kv_bytes_per_token: int = 98_304
     link_bytes_s: float = 25e9
@@ -22,6 +23,11 @@ class Conditions:
     switch_s: float = 0.2  # from the last rank parked to the last one that adopted
     # κ_C over the window, by degree (see capacity.py); none: what the controller assumes
     capacity_shares: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def degrees(self) -> tuple[int, ...]:
+        """Every degree that a policy may use, if it is not the published one."""
+        return self.lattice or self.cp_degrees
 
     @property
     def kv_blocks(self) -> int:

@@ -36,10 +36,12 @@ def run_controlled(
 
 def settings(choice: Choice, conditions: Conditions) -> Settings:
     """Nothing is ever refused for overload: a comparison needs every request to end."""
+    published = choice.policy == "paper"
+    degrees = conditions.cp_degrees if published else conditions.degrees
     return Settings(
-        cp_degrees=conditions.cp_degrees,
+        cp_degrees=degrees,
         ranks=conditions.ranks,
-        home_ranks=min(conditions.cp_degrees),
+        home_ranks=min(degrees),
         composition=choice.composition,
         block_tokens=BLOCK_TOKENS,
         kv_blocks=conditions.kv_blocks,
@@ -48,7 +50,8 @@ def settings(choice: Choice, conditions: Conditions) -> Settings:
         max_queue_tokens=10**15,
         max_queue_s=NO_LIMIT,
         unplaced_wait_s=NO_LIMIT,
-        policy="paper" if choice.policy == "paper" else "ours",
+        policy="paper" if published else "ours",
+        left_out=choice.left_out,
         reconfiguration=_reconfiguration(choice, conditions),
         replication=ReplicationSettings(enabled=choice.replicates),
     )
@@ -59,6 +62,6 @@ def _reconfiguration(choice: Choice, conditions: Conditions) -> ReconfigurationS
     settings = ReconfigurationSettings(automatic=choice.reconfigures, capacity_shares=shares)
     if choice.hold_windows:
         settings = replace(settings, hold_windows=choice.hold_windows)
-    if choice.min_requests:
-        settings = replace(settings, min_requests=choice.min_requests)
+    if choice.confidence:
+        settings = replace(settings, confidence=choice.confidence)
     return settings

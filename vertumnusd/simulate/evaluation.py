@@ -7,10 +7,11 @@ workload, for each load by itself, and scored on the second half.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from vertumnusd.control.settings import IMPROVEMENTS
 from vertumnusd.simulate.bound import lower_bound
 from vertumnusd.simulate.capacity import capacity_shares
 from vertumnusd.simulate.choice import Choice
@@ -35,8 +36,8 @@ class Deployment:
 DEPLOYMENTS = (
     Deployment(
         "q3",
-        "Qwen3-30B-A3B, degrees 2 and 4",
-        Conditions(profile="q3", cp_degrees=(2, 4)),
+        "Qwen3-30B-A3B, degrees 2 and 4, and 1 for all but the published policy",
+        Conditions(profile="q3", cp_degrees=(2, 4), lattice=(1, 2, 4)),
         (1, 2, 4, 8),
     ),
     Deployment(
@@ -66,11 +67,31 @@ class Scale:
     rows_max: int  # of a trace; 0: all
     seconds_factor: float  # of the lengths of generated loads
     deployments: tuple[Deployment, ...]
+    ablated: tuple[float, ...]  # those of the loads at which parts are left out
     tuned_windows: tuple[int, ...]
+    tuned_factors: tuple[float, ...]  # on κ
 
 
-FULL = Scale(5, (0.35, 0.5, 0.6, 0.7, 0.8), 0, 0.5, DEPLOYMENTS, (1, 2))
-QUICK = Scale(2, (0.5, 0.7), 1_200, 0.12, DEPLOYMENTS[:1], (2,))
+FULL = Scale(
+    seeds=5,
+    loads=(0.35, 0.5, 0.6, 0.7, 0.8),
+    rows_max=0,
+    seconds_factor=1.0,
+    deployments=DEPLOYMENTS,
+    ablated=(0.35, 0.6, 0.8),
+    tuned_windows=(1, 2),
+    tuned_factors=(1.0, 0.8, 0.6),
+)
+QUICK = Scale(
+    seeds=2,
+    loads=(0.5, 0.7),
+    rows_max=1_000,
+    seconds_factor=0.1,
+    deployments=DEPLOYMENTS[:1],
+    ablated=(0.7,),
+    tuned_windows=(1,),
+    tuned_factors=(0.8,),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +122,13 @@ def sources(folder: Path | None, scale: Scale) -> list[Source]:
 
 
 def cells(deployments: Sequence[Deployment], loads: Sequence[Source], scale: Scale) -> list[Cell]:
-    """The second deployment, whose prefill times are a guess, at every other load only."""
     return [
         Cell(deployment, source, load, round(load * limit, 2), conditions)
         for deployment in deployments
         for source in loads
         for conditions in [profiled(source, deployment.conditions)]
         for limit in [rate_limit(source, conditions)]
-        for load in (scale.loads if deployment == DEPLOYMENTS[0] else scale.loads[::2])
+        for load in scale.loads
     ]
 
 
@@ -120,8 +140,9 @@ def profiled(source: Source, conditions: Conditions) -> Conditions:
 
 
 def rate_limit(source: Source, conditions: Conditions) -> float:
-    """Requests/s that keep every GPU busy at the smallest degree with an endless cache."""
-    smallest = replace(conditions, cp_degrees=conditions.cp_degrees[:1])
+    """Requests/s that keep every GPU busy with an endless cache, at the smallest degree of the
+    published policy."""
+    smallest = replace(conditions, cp_degrees=conditions.cp_degrees[:1], lattice=())
     drawn = arrivals(rows_of(source, Part.ALL), 0, 0.0)
     return conditions.ranks * len(drawn) / lower_bound(drawn, smallest).busy_gpu_s
 
@@ -148,30 +169,68 @@ def load_curves(runner: Runner, wanted: Sequence[Cell], seeds: int) -> Curves:
     return curves
 
 
-def ablation(
-    runner: Runner, curves: Curves, seeds: int
-) -> dict[tuple[Cell, str], dict[str, list[Summary]]]:
+Ablated = dict[tuple[Cell, str], dict[str, list[Summary]]]
+
+
+def cache_ablation(runner: Runner, curves: Curves, seeds: int) -> Ablated:
     """Ours and paper in each cell with and without replication, and without conversions."""
-    cases = {}
+    return _ablation(
+        runner,
+        "cache manager",
+        {
+            (cell, choice.policy): {
+                "neither": replace(choice, reconfigures=False, replicates=False),
+                "replication": replace(choice, reconfigures=False),
+                "conversions": replace(choice, replicates=False),
+            }
+            for cell, results in curves.items()
+            for choice in results
+            if choice.policy in ("ours", "paper")
+        },
+        seeds,
+    )
+
+
+NONE, ALL = "none", "all"
+
+
+def improvements(runner: Runner, curves: Curves, seeds: int) -> Ablated:
+    """What each improvement of ours brings alone, and what is missed without it.
+
+    Without conversions and replication, on the composition of the published policy; the last row
+    is ours on the composition that is best for it.
+    """
+    chosen = {}
     for cell, results in curves.items():
-        for choice in results:
-            if choice.policy not in ("ours", "paper"):
-                continue
-            for label, changed in variants(choice).items():
-                cases[cell, choice.policy, label] = [
-                    Case(cell.source, Part.SECOND, cell.rate, seed, changed, cell.conditions)
-                    for seed in range(seeds)
-                ]
-    summaries = runner.run("ablation", [case for group in cases.values() for case in group])
-    found: dict[tuple[Cell, str], dict[str, list[Summary]]] = {}
-    for (cell, name, label), group in cases.items():
-        found.setdefault((cell, name), {})[label] = [summaries[case] for case in group]
-    return found
+        paper, ours = (_named(results, name) for name in ("paper", "ours"))
+        plain = Choice("ours", paper.composition)
+        variants = {NONE: replace(plain, left_out=IMPROVEMENTS), ALL: plain}
+        for name in IMPROVEMENTS:
+            others = tuple(other for other in IMPROVEMENTS if other != name)
+            variants[f"only {name}"] = replace(plain, left_out=others)
+            variants[f"without {name}"] = replace(plain, left_out=(name,))
+        variants["all, own composition"] = Choice("ours", ours.composition)
+        chosen[cell, "ours"] = variants
+    return _ablation(runner, "improvements", chosen, seeds)
 
 
-def variants(choice: Choice) -> dict[str, Choice]:
-    return {
-        "neither": replace(choice, reconfigures=False, replicates=False),
-        "replication": replace(choice, reconfigures=False),
-        "conversions": replace(choice, replicates=False),
+def _named(results: Iterable[Choice], name: str) -> Choice:
+    return next(choice for choice in results if choice.policy == name)
+
+
+def _ablation(
+    runner: Runner, what: str, chosen: Mapping[tuple[Cell, str], dict[str, Choice]], seeds: int
+) -> Ablated:
+    cases = {
+        (key, label): [
+            Case(key[0].source, Part.SECOND, key[0].rate, seed, choice, key[0].conditions)
+            for seed in range(seeds)
+        ]
+        for key, variants in chosen.items()
+        for label, choice in variants.items()
     }
+    summaries = runner.run(what, [case for group in cases.values() for case in group])
+    found: Ablated = {}
+    for (key, label), group in cases.items():
+        found.setdefault(key, {})[label] = [summaries[case] for case in group]
+    return found

@@ -116,8 +116,7 @@ class Runner:
         spaces = {}
         for key in wanted:
             name, source, rate, conditions = key
-            tuned = policy(name).proxy or name
-            choices = policy(tuned).candidates(tuned, conditions)
+            choices = policy(name).candidates(policy(name).proxy or name, conditions)
             spaces[key] = [
                 Case(source, Part.FIRST, rate, TUNING_SEED, choice, conditions)
                 for choice in choices

@@ -9,7 +9,7 @@ from vertumnusd.control.prefill_time import RelativeError
 from vertumnusd.control.settings import SLO
 from vertumnusd.simulate.choice import Choice
 from vertumnusd.simulate.conditions import Conditions
-from vertumnusd.simulate.evaluation import Cell, Curves, Deployment
+from vertumnusd.simulate.evaluation import ALL, NONE, Cell, Curves, Deployment
 from vertumnusd.simulate.outcome import SLO_TIGHT, Slo, Summary
 from vertumnusd.simulate.profiles import profile
 from vertumnusd.simulate.report import Interval, figure, interval
@@ -45,7 +45,7 @@ def conditions_table(deployments: Sequence[Deployment], seeds: int) -> str:
         row("SLO/2", _slo(SLO_TIGHT)),
         row("seeds", f"{seeds}; ± is half of a 95 % interval over them (Student's t)"),
         row("placement", "β = 1, λ = 0"),
-        row("execution", "one request at a time on a worker, first come first served"),
+        row("execution", "one request at a time on a worker; in order of arrival, but for ours"),
     ]
     return table(("what", "value"), rows)
 
@@ -167,14 +167,17 @@ def comparison_table(curves: Curves) -> str:
     for cell, results in curves.items():
         homo, router = best_of(results, ("homo-",)), best_of(results, ROUTERS)
         row = [cell.deployment.name, cell.source.name, f"{cell.load:.0%}"]
-        paper = runs_of(results, "paper")
-        row.append(percent(change(runs_of(results, "ours"), paper)))
-        row += [percent(change(paper, runs_of(results, homo))) + f" ({homo})"]
-        row += [percent(change(paper, runs_of(results, "static")))]
-        row += [percent(change(paper, runs_of(results, router))) + f" ({router})"]
+        ours, paper = (runs_of(results, name) for name in OURS)
+        row.append(percent(change(ours, paper)))
+        row += [percent(change(runs, runs_of(results, homo))) for runs in (ours, paper)]
+        row.append(homo)
+        row += [percent(change(runs, runs_of(results, "static"))) for runs in (ours, paper)]
+        row += [percent(change(runs, runs_of(results, router))) for runs in (ours, paper)]
+        row.append(router)
         rows.append(row)
-    header = ("", "workload", "load", "ours / paper", "paper / best homo", "paper / static")
-    return table((*header, "paper / best router"), rows)
+    header = ("", "workload", "load", "ours / paper", "ours / homo", "paper / homo", "best homo")
+    more = ("ours / static", "paper / static", "ours / router", "paper / router", "best router")
+    return table((*header, *more), rows)
 
 
 def losses(curves: Curves) -> str:
@@ -268,6 +271,29 @@ def ablation_table(
         )
     header = ("workload, load", "policy", "neither, ms", "replication", "copies", "hit rate")
     return table((*header, "conversions", "both"), rows)
+
+
+def improvements_table(
+    improved: Mapping[tuple[Cell, str], Mapping[str, list[Summary]]],
+) -> str:
+    """Rows: what is on, in each cell; changes against none of it and against all of it."""
+    rows = []
+    for (cell, _), variants in improved.items():
+        for label, runs in variants.items():
+            mean = figure(runs, "mean_s")
+            rows.append(
+                [
+                    f"{cell.source.name}, {cell.load:.0%}",
+                    label,
+                    f"{mean.mean * 1e3:,.0f} ± {mean.half * 1e3:,.0f}",
+                    f"{figure(runs, 'p90_s').mean * 1e3:,.0f}",
+                    f"{figure(runs, 'p99_s').mean * 1e3:,.0f}",
+                    percent(change(runs, variants[NONE])),
+                    percent(change(runs, variants[ALL])),
+                ]
+            )
+    header = ("workload, load", "improvements", "mean, ms", "P90", "P99", "against none")
+    return table((*header, "against all"), rows)
 
 
 def _points(runs: Sequence[Summary], against: Sequence[Summary]) -> str:

@@ -22,7 +22,7 @@ from itertools import product
 
 from vertumnusd.control.fleet import Worker, parse_composition
 from vertumnusd.simulate.bound import lower_bound
-from vertumnusd.simulate.choice import Choice
+from vertumnusd.simulate.choice import Choice, adaptive
 from vertumnusd.simulate.conditions import Conditions
 from vertumnusd.simulate.controlled import run_controlled
 from vertumnusd.simulate.light import LightCluster, Router
@@ -71,13 +71,21 @@ def names(homo_degrees: Sequence[int]) -> list[str]:
 
 
 def _mixes(name: str, conditions: Conditions) -> list[Choice]:
-    return [Choice(name, composition) for composition in compositions(conditions)]
+    return [Choice(name, mix) for mix in compositions(conditions.degrees, conditions.ranks)]
 
 
-def compositions(conditions: Conditions) -> list[str]:
-    """Homogeneous and mixed ones of the configured degrees: at most ``MIXES_MAX`` steps each."""
-    counts = sorted(_counts(conditions.ranks, sorted(conditions.cp_degrees, reverse=True)))
-    step = -(-len(counts) // (MIXES_MAX * (len(conditions.cp_degrees) - 1) + 1))
+def _published(name: str, conditions: Conditions) -> list[Choice]:
+    return [Choice(name, mix) for mix in compositions(conditions.cp_degrees, conditions.ranks)]
+
+
+def _adaptive(name: str, conditions: Conditions) -> list[Choice]:
+    return [adaptive(name, mix) for mix in compositions(conditions.degrees, conditions.ranks)]
+
+
+def compositions(degrees: Sequence[int], ranks: int) -> list[str]:
+    """Homogeneous and mixed ones of these degrees: at most ``MIXES_MAX`` steps each."""
+    counts = sorted(_counts(ranks, sorted(degrees, reverse=True)))
+    step = -(-len(counts) // (MIXES_MAX * (len(degrees) - 1) + 1))
     chosen = {*counts[::step], counts[-1]}
     return ["/".join(f"{n}CP{degree}" for degree, n in mix if n) for mix in sorted(chosen)]
 
@@ -100,12 +108,13 @@ def _homogeneous(name: str, conditions: Conditions) -> list[Choice]:
 
 
 def _static(name: str, conditions: Conditions) -> list[Choice]:
-    mixed = [composition for composition in compositions(conditions) if "/" in composition]
+    mixes = compositions(conditions.degrees, conditions.ranks)
+    mixed = [mix for mix in mixes if mix.count("/") == 1]
     return [Choice(name, mix, threshold=limit) for mix, limit in product(mixed, THRESHOLDS)]
 
 
 def _any_degree(name: str, conditions: Conditions) -> list[Choice]:
-    return [Choice(name, f"{conditions.ranks // d}CP{d}") for d in conditions.cp_degrees]
+    return [Choice(name, f"{conditions.ranks // d}CP{d}") for d in conditions.degrees]
 
 
 def _cache_aware(name: str, conditions: Conditions) -> list[Choice]:
@@ -149,8 +158,8 @@ def _workers(composition: str, ranks: int) -> tuple[Worker, ...]:
 
 
 POLICIES: dict[str, Policy] = {
-    "ours": Policy(_mixes, run_controlled, proxy="mix", cost=8.0),
-    "paper": Policy(_mixes, run_controlled, proxy="mix", cost=8.0),
+    "ours": Policy(_adaptive, run_controlled, cost=8.0),
+    "paper": Policy(_published, run_controlled, proxy="mix", cost=8.0),
     "mix": Policy(_mixes, _light(lambda choice, workers, _: ByCost(workers))),
     "homo": Policy(_homogeneous, _light(lambda choice, workers, _: ByCost(workers))),
     "static": Policy(_static, _light(lambda choice, workers, _: ByCost(workers, choice.threshold))),

@@ -24,8 +24,9 @@ from vertumnusd.simulate.evaluation import (
     Cell,
     Curves,
     Scale,
-    ablation,
+    cache_ablation,
     cells,
+    improvements,
     load_curves,
     sources,
 )
@@ -48,7 +49,6 @@ from vertumnusd.simulate.scenarios import (
 from vertumnusd.simulate.traces import TraceError
 
 PUBLISHED_SPEED_UPS = {1024: (0.86, 0.99, 1.06), 65_536: (1.68, 2.71, 3.91)}
-ABLATED_LOAD = 0.6
 FIT_NOISE = 0.05
 
 
@@ -74,7 +74,8 @@ def _evaluate(arguments: argparse.Namespace) -> Evaluation:
     with Runner(arguments.jobs) as runner:
         curves = load_curves(runner, cells(scale.deployments, loads, scale), scale.seeds)
         chosen = {c: r for c, r in curves.items() if _is_ablated(c, scale)}
-        ablated = ablation(runner, chosen, scale.seeds)
+        ablated = cache_ablation(runner, chosen, scale.seeds)
+        improved = improvements(runner, chosen, scale.seeds)
         known = profiled(conditions)
         reconfigured = [
             (scenario, play(runner, scenario, known, scale))
@@ -86,6 +87,7 @@ def _evaluate(arguments: argparse.Namespace) -> Evaluation:
         fits=_fits(conditions, arguments.tables),
         curves=curves,
         ablated=ablated,
+        improved=improved,
         reconfigured=reconfigured,
         timelines=_timelines(*reconfigured[0], known),
         elapsed_s=time.monotonic() - started,
@@ -93,12 +95,11 @@ def _evaluate(arguments: argparse.Namespace) -> Evaluation:
 
 
 def _is_ablated(cell: Cell, scale: Scale) -> bool:
-    load = ABLATED_LOAD if ABLATED_LOAD in scale.loads else scale.loads[-1]
-    return cell.load == load and cell.deployment == scale.deployments[0]
+    return cell.load in scale.ablated and cell.deployment == scale.deployments[0]
 
 
 def _timelines(scenario: Scenario, roles: Roles, conditions: Conditions) -> dict[str, Timeline]:
-    shown = ("fixed as at the start", "fixed, best in hindsight", "paper")
+    shown = ("fixed as at the start", "fixed, best in hindsight", "paper", "ours")
     return {role: timeline(scenario, roles[role][0], conditions) for role in shown}
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vertumnusd.control.prefill_time import RelativeError
-from vertumnusd.simulate.evaluation import Cell, Curves, Scale
+from vertumnusd.simulate.evaluation import Ablated, Curves, Scale
 from vertumnusd.simulate.experiment import Source
-from vertumnusd.simulate.outcome import Summary
 from vertumnusd.simulate.scenarios import Roles, Scenario, Timeline
 
 LENGTHS = tuple(1024 << step for step in range(8))  # input tokens of prefill times: 1K … 128K
@@ -19,7 +18,8 @@ class Evaluation:
     sources: list[Source]
     fits: dict[str, tuple[int, RelativeError]]
     curves: Curves
-    ablated: dict[tuple[Cell, str], dict[str, list[Summary]]]
+    ablated: Ablated
+    improved: Ablated
     reconfigured: list[tuple[Scenario, Roles]]
     timelines: dict[str, Timeline]
     elapsed_s: float

@@ -37,8 +37,6 @@ from vertumnusd.simulate.traces import arrivals
 LOW, MIDDLE, HIGH = 0.3, 0.5, 0.75
 BIN_S = 10.0  # of the timeline
 PROFILED_S = 200.0
-CAPACITY_FACTORS = (1.0, 0.6)
-EVIDENCE = {1: 300, 2: 600, 3: 1_000}  # windows in a row → requests that must have come in them
 
 SCENARIOS: Mapping[str, tuple[tuple[float, float, str], ...]] = {
     "six phases": (
@@ -110,26 +108,25 @@ def play(runner: Runner, scenario: Scenario, conditions: Conditions, scale: Scal
     The published placement is the same in all; fixed ones need no controller.
     """
     tuning = scenario.source(-1)
-    fixed = [Choice("mix", composition) for composition in compositions(conditions)]
     first = Source(f"{scenario.name}, first phase", phases=scenario.phases[:1], seed=tuning.seed)
-    start = _best(runner, first, fixed, conditions).composition
-    best = _best(runner, tuning, fixed, conditions).composition
+    mixes = compositions(conditions.degrees, conditions.ranks)
+    published = compositions(conditions.cp_degrees, conditions.ranks)
+    start = _best(runner, first, [Choice("mix", mix) for mix in published], conditions).composition
+    best = _best(runner, tuning, [Choice("mix", mix) for mix in mixes], conditions).composition
     roles = {
-        "homo-small": Choice("mix", fixed[0].composition),
-        "homo-large": Choice("mix", fixed[-1].composition),
+        f"homo-{degree}": Choice("mix", f"{conditions.ranks // degree}CP{degree}")
+        for degree in conditions.degrees
+    }
+    roles |= {
         "fixed as at the start": Choice("mix", start),
         "fixed, best in hindsight": Choice("mix", best),
+        "ours, fixed, best in hindsight": Choice("ours", best),
     }
     for name in ("paper", "ours"):
         following = [
-            replace(
-                adaptive(name, start),
-                hold_windows=windows,
-                min_requests=EVIDENCE[windows],
-                capacity_factor=factor,
-            )
+            replace(adaptive(name, start), hold_windows=windows, capacity_factor=factor)
             for windows in scale.tuned_windows
-            for factor in CAPACITY_FACTORS
+            for factor in scale.tuned_factors
         ]
         roles[name] = _best(runner, tuning, following, conditions)
     cases = {
