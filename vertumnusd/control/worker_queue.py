@@ -10,11 +10,10 @@ overtaken by what arrives more than 1/AGEING of its own prefill time after it.
 
 from __future__ import annotations
 
-from bisect import bisect, insort
+from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 from vertumnusd.control.fleet import Worker
@@ -24,8 +23,6 @@ from vertumnusd.control.settings import Settings
 
 DISPATCHED_MAX = 2  # the running request and one ahead
 AGEING = 0.1  # seconds of prefill time that a second of waiting makes up for
-
-_order = attrgetter("order")
 
 
 class Blocked(Enum):
@@ -70,6 +67,8 @@ class WorkerQueue:
     worker: Worker
     discipline: Discipline
     waiting: list[Request] = field(default_factory=list)
+    _turns: list[float] = field(default_factory=list)  # of those that wait, and their times:
+    _times_ns: list[int] = field(default_factory=list)  # apart, as they are asked for very often
     dispatched: list[Request] = field(default_factory=list)
     blocked: Blocked | None = None
     refusal: Refusal | None = None  # the last one; it counts while ``blocked`` is REFUSED
@@ -110,9 +109,9 @@ class WorkerQueue:
             return Wait(ahead_ns / 1e9, 0)
         if not self.discipline.shortest_first:
             return Wait((ahead_ns + self.reserved_ns - self.given_ns) / 1e9, 0)
-        first_behind = bisect(self.waiting, (turn, 1 << 62), key=_order)
-        ahead_ns += sum(request.predicted_ns for request in self.waiting[:first_behind])
-        return Wait(ahead_ns / 1e9, len(self.waiting) - first_behind)
+        first_behind = bisect(self._turns, turn)
+        ahead_ns += sum(self._times_ns[:first_behind])
+        return Wait(ahead_ns / 1e9, len(self._turns) - first_behind)
 
     # --- requests come and go
 
@@ -123,14 +122,15 @@ class WorkerQueue:
 
     def predict(self, request: Request, service_s: float, *, may_move: bool) -> None:
         """Predict the first one's time anew. It may no longer be the first then."""
+        self._leave(0)
         self._predict(request, service_s)
         if may_move:
             request.turn = self.discipline.turn(request, service_s)
-            if len(self.waiting) > 1 and self.waiting[1].order < request.order:
-                insort(self.waiting, self.waiting.pop(0), key=_order)
+        stays_first = not self._turns or request.turn <= self._turns[0]
+        self._stand(request, 0 if stays_first else bisect(self._turns, request.turn))
 
     def dispatch_first(self, now_ns: int) -> None:
-        request = self.waiting.pop(0)
+        request = self._leave(0)
         self.dispatched.append(request)
         self.given_ns += request.predicted_ns
         self.free_at_ns = max(self.free_at_ns, now_ns) + request.predicted_ns
@@ -152,7 +152,7 @@ class WorkerQueue:
         else:
             if self.waiting[0] is request:
                 self.blocked = None
-            self.waiting.remove(request)
+            self._leave(self.waiting.index(request))
         self.reserved_ns -= request.predicted_ns
         request.predicted_ns = 0
 
@@ -165,9 +165,18 @@ class WorkerQueue:
     def _line_up(self, request: Request) -> None:
         """A new first one is tried, unless the ranks themselves have no room."""
         request.turn = self.discipline.turn(request, request.predicted_ns / 1e9)
-        insort(self.waiting, request, key=_order)
+        self._stand(request, bisect(self._turns, request.turn))
         if self.waiting[0] is request and self.blocked is not Blocked.REFUSED:
             self.blocked = None
+
+    def _stand(self, request: Request, at: int) -> None:
+        self.waiting.insert(at, request)
+        self._turns.insert(at, request.turn)
+        self._times_ns.insert(at, request.predicted_ns)
+
+    def _leave(self, at: int) -> Request:
+        del self._turns[at], self._times_ns[at]
+        return self.waiting.pop(at)
 
     def _undo_dispatch(self, request: Request) -> None:
         self.dispatched.remove(request)
