@@ -109,14 +109,17 @@ def test_with_nothing_left_to_split_the_decision_says_so():
     assert decision.reason == "demand above the upper threshold; no split is possible"
 
 
-def test_after_an_operation_nothing_is_begun_for_a_while():
+def test_after_an_operation_windows_begin_anew_and_nothing_is_begun_for_a_while():
     controller = booted("2CP2", dwell_s=25, drain_deadline_s=1, max_operations=1)
-    for window in range(5):
-        submit(controller, 10.0 * window + 1, f"a{window}", 3000)
-        submit(controller, 10.0 * window + 1, f"b{window}", 3000)
-        commands = controller.tick(10.0 * window + 10)
-        assert bool(begun(commands)) == (window in (0, 3)), decided(commands)
-        controller.tick(10.0 * window + 11)  # the drain is called off
+    ends = []
+    for now in range(60):
+        commands = controller.tick(float(now))  # a drain is called off after 1 s
+        if any(isinstance(c, Decided) for c in commands):
+            ends.append((now, bool(begun(commands))))
+        if now % 5 == 1:
+            submit(controller, float(now), f"r{now}", 3000)
+    # called off at 11, where the next window begins; the dwell is over at 36; called off again at 42
+    assert ends == [(10, True), (21, False), (31, False), (41, True), (52, False)]
 
 
 def test_while_held_windows_are_judged_and_nothing_is_begun():

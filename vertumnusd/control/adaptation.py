@@ -48,6 +48,7 @@ class Adaptation:
 
     def arrive(self, placed: Placed) -> None:
         if self._ends is not None:
+            self._begin_anew()
             self._demand.arrive(placed.service_s, placed.input_tokens)
 
     def hold(self, until: float) -> None:
@@ -59,18 +60,28 @@ class Adaptation:
 
     def tick(self, now: float) -> list[ControlCommand]:
         """End the window if it is time."""
-        if self._ends is None or now < self._ends:
+        if self._ends is None:
+            return []
+        self._begin_anew()
+        if now < self._ends:
             return []
         self._window += 1
         window = self._judged = self._demand.close()
-        disturbed = bool(self._operations.under_way) or self._operations.concluded >= self._began
         self._began, self._ends = now, max(now, self._ends + self._settings.window_s)
-        if disturbed:
+        if self._operations.under_way:
             self._demand.forget()
-            signal = Signal("stay", "the composition changed in this window", 0, False)
+            signal = Signal("stay", "the composition is changing", 0, False)
         else:
             signal = self._demand.judge(window, self._fleet.serving())
         return self._act(now, window, signal)
+
+    def _begin_anew(self) -> None:
+        """The window begins when the last operation was over: before, it was another composition"""
+        concluded = self._operations.concluded
+        if concluded > self._began:
+            self._demand.close()
+            self._demand.forget()
+            self._began, self._ends = concluded, concluded + self._settings.window_s
 
     def snapshot(self, now: float) -> dict[str, Any]:
         """The window so far, the last decision, and what would be begun if its signal were proven.

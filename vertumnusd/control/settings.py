@@ -38,7 +38,7 @@ class ReconfigurationSettings(
     confidence: float = 2.0  # … by so many standard errors of theirs …
     min_requests: int = 30  # … with enough requests for errors to mean anything
     dwell_s: float = 20.0  # after an operation, until the next decision
-    max_operations: int = 4  # at once
+    max_operations: int = 8  # at once
     patience_s: float = 5.0  # a drain lets paused requests wait this long
     drain_deadline_s: float = 30.0
     switch_deadline_s: float = 10.0  # for parking, and again for adopting
