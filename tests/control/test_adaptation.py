@@ -118,7 +118,7 @@ def test_after_an_operation_windows_begin_anew_and_nothing_is_begun_for_a_while(
             ends.append((now, bool(begun(commands))))
         if now % 5 == 1:
             submit(controller, float(now), f"r{now}", 3000)
-    # called off at 11, where the next window begins; the dwell is over at 36; called off again at 42
+    # called off at 11, where the next window begins; the dwell is over at 36
     assert ends == [(10, True), (21, False), (31, False), (41, True), (52, False)]
 
 
