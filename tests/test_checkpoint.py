@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from vertumnusd.checkpoint import CheckpointError, eos_token_ids, model_info, resolve
-from vertumnusd.messages import Experts, LinearRope, Llama3Rope, RopeScaling, YarnRope
+from vertumnusd.messages import DividedRope, Experts, LinearRope, Llama3Rope, RopeScaling, YarnRope
 
 CONFIG: dict[str, Any] = {
     "model_type": "llama",
@@ -43,6 +43,7 @@ LINEAR = {"rope_type": "linear", "factor": 2.0}
 def folder(tmp_path: Path, **changes: Any) -> Path:
     config = {key: value for key, value in (CONFIG | changes).items() if value is not None}
     (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model.safetensors").touch()
     return tmp_path
 
 
@@ -172,7 +173,7 @@ GGUF: dict[str, Any] = {
 }
 
 
-def gguf_file(tmp_path: Path, architecture: str, **changes: Any) -> Path:
+def gguf_file(tmp_path: Path, architecture: str, divisors: bool = False, **changes: Any) -> Path:
     """A file without layers; ``__`` in a key stands for the dot."""
     path = tmp_path / "tiny.gguf"
     writer = gguf.GGUFWriter(path, architecture)
@@ -181,6 +182,8 @@ def gguf_file(tmp_path: Path, architecture: str, **changes: Any) -> Path:
         kind = gguf.GGUFValueType.get_type(value)
         writer.add_key_value(f"{architecture}.{key}", value, kind)
     writer.add_tensor("token_embd.weight", np.zeros((256, 64), np.float32))
+    if divisors:
+        writer.add_tensor("rope_freqs.weight", np.ones(8, np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -208,6 +211,7 @@ def test_a_gguf_file_of_qwen3_with_experts(tmp_path: Path) -> None:
         ("qwen3", {"rope__scaling__type": "yarn"}, "factor is None; a positive number"),
         ("qwen3", {"rope__scaling__yarn_log_multiplier": 0.1}, "scaling.yarn_log_multiplier;"),
         ("qwen3", {"rope__scale_linear": 2.0}, "rope.scale_linear is 2.0"),
+        ("qwen3moe", {"expert_weights_norm": False}, "expert_weights_norm is False"),
         ("qwen3moe", {"expert_count": 8}, "qwen3moe.expert_used_count is missing"),
         ("qwen3moe", {"expert_gating_func": 2}, "expert_gating_func is 2"),
         ("qwen3moe", {"expert_weights_scale": 2.5}, "expert_weights_scale is 2.5"),
@@ -221,9 +225,26 @@ def test_what_a_gguf_file_has_that_cannot_be_computed_is_refused_by_name(
         model_info(gguf_file(tmp_path, architecture, **changes), "", "float32")
 
 
+def test_two_scalings_at_once_are_refused(tmp_path: Path) -> None:
+    scaling = {"rope__scaling__type": "linear", "rope__scaling__factor": 2.0}
+    with pytest.raises(CheckpointError, match=r"beside rope_freqs.weight is 'linear'"):
+        model_info(gguf_file(tmp_path, "llama", divisors=True, **scaling), "", "float32")
+    info = model_info(gguf_file(tmp_path, "llama", divisors=True), "", "float32")
+    assert info.rope_scaling == DividedRope((1.0,) * 8)
+
+
 def test_a_factor_alone_is_linear_in_gguf(tmp_path: Path) -> None:
     info = model_info(gguf_file(tmp_path, "qwen3", rope__scaling__factor=4.0), "", "float32")
     assert info.rope_scaling == LinearRope(4.0)
+
+
+def test_a_folder_without_safetensors_is_refused(tmp_path: Path) -> None:
+    path = folder(tmp_path)
+    (path / "model.safetensors").rename(path / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match=r"neither model.safetensors nor .*only safetensors"):
+        model_info(path, "", "float32")
+    (path / "model.safetensors.index.json").touch()
+    assert model_info(path, "", "float32").layers == 2
 
 
 def test_an_unknown_dtype_is_refused_with_those_allowed(tmp_path: Path) -> None:

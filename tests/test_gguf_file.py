@@ -28,6 +28,8 @@ def path(tmp_path: Path) -> Path:
     writer.add_tensor("half", MATRIX.astype(np.float16))
     packed = gguf.quantize(MATRIX, gguf.GGMLQuantizationType.Q8_0)
     writer.add_tensor("packed", packed, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
+    stack = packed.reshape(2, 3, -1)
+    writer.add_tensor("stack", stack, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -50,6 +52,12 @@ def test_rows_of_a_tensor_in_any_type(path: Path) -> None:
     np.testing.assert_array_equal(file.rows("vector", 0, 64), MATRIX[0])
     np.testing.assert_allclose(file.rows("half", 0, 6), MATRIX, rtol=1e-3)
     np.testing.assert_allclose(file.rows("packed", 4, 6), MATRIX[4:6], atol=0.01)
+
+
+def test_rows_of_a_stack_of_matrices_are_counted_through(path: Path) -> None:
+    file = GGUFFile(path)
+    assert file.tensors["stack"].shape == (2, 3, 64)
+    np.testing.assert_array_equal(file.rows("stack", 1, 5), file.rows("packed", 1, 5))
 
 
 def test_rows_may_be_written_to(path: Path) -> None:

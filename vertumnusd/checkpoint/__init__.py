@@ -18,7 +18,7 @@ import msgspec
 
 from vertumnusd.checkpoint.errors import CheckpointError
 from vertumnusd.checkpoint.gguf_metadata import gguf_info
-from vertumnusd.checkpoint.hub_config import hub_info
+from vertumnusd.checkpoint.hub_config import INDEX, WEIGHTS, hub_info
 from vertumnusd.gguf_file import GGUFError, GGUFFile
 from vertumnusd.messages import ModelInfo
 
@@ -59,6 +59,8 @@ def model_info(path: Path, name: str, dtype: str) -> ModelInfo:
             info = gguf_info(GGUFFile(path), name or path.stem, dtype)
         else:
             info = hub_info(_read_json(path / "config.json"), name or path.name, dtype)
+            if not any((path / file).is_file() for file in (WEIGHTS, INDEX)):
+                raise CheckpointError(f"neither {WEIGHTS} nor {INDEX}; only safetensors are read")
         # A hand-made config may hold anything; this says which value has the wrong type.
         info = msgspec.convert(msgspec.to_builtins(info), ModelInfo)
         _check(info)

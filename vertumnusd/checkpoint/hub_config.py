@@ -8,6 +8,9 @@ from vertumnusd.checkpoint.errors import CheckpointError, need, need_one
 from vertumnusd.checkpoint.rope import hub_rope
 from vertumnusd.messages import Experts, ModelInfo, RopeScaling, YarnRope
 
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"  # of weights in several files
+
 ARCHITECTURES = ("llama", "qwen3", "qwen3_moe")
 
 

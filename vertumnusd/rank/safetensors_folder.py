@@ -9,9 +9,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from vertumnusd.checkpoint.errors import CheckpointError, need_one
+from vertumnusd.checkpoint.hub_config import INDEX, WEIGHTS
 
-SINGLE = "model.safetensors"
-INDEX = "model.safetensors.index.json"
 DTYPES = ("F32", "BF16", "F16")  # others are codes that mean nothing without a table of scales
 
 
@@ -45,7 +44,7 @@ class SafetensorsFolder:
 def _files(folder: Path) -> list[str]:
     index = folder / INDEX
     if not index.is_file():
-        return [SINGLE]
+        return [WEIGHTS]
     try:
         names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
