@@ -88,6 +88,7 @@ TINY = {
 @pytest.mark.parametrize("tokenizer", [None, "{"])
 def test_a_folder_without_a_usable_tokenizer_is_exit_2(tmp_path, tokenizer):
     (tmp_path / "config.json").write_text(json.dumps(TINY))
+    (tmp_path / "model.safetensors").touch()
     if tokenizer is not None:
         (tmp_path / "tokenizer.json").write_text(tokenizer)
     ended = serve(str(tmp_path), "--port", "0")

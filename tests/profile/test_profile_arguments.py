@@ -24,6 +24,7 @@ CONFIG = {
 @pytest.fixture
 def model(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "model.safetensors").touch()
     return str(tmp_path)
 
 
