@@ -23,4 +23,5 @@ from vertumnusd.messages.blocks import *
 from vertumnusd.messages.control import *
 from vertumnusd.messages.feed import *
 from vertumnusd.messages.model import *
+from vertumnusd.messages.pace import *
 from vertumnusd.messages.rank import *

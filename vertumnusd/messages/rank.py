@@ -27,6 +27,7 @@ from vertumnusd.messages.blocks import (
     Unpin,
 )
 from vertumnusd.messages.model import ModelInfo
+from vertumnusd.messages.pace import Pace
 
 # --- node daemon → host helper, host helper → node daemon
 
@@ -95,6 +96,7 @@ class RankStart(Message, frozen=True):
     core: int  # cpu to pin to, -1 for none
     collective_timeout_s: float
     barrier_spin_s: float = 0.0  # how long a rank looks around for its peers before it sleeps
+    pace: Pace | None = None  # of a rank that only seems to compute
     exchange: str = "shared"  # or "collective": for ranks that do not see the same memory
 
 

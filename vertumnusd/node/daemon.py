@@ -19,11 +19,11 @@ import structlog
 import trio
 
 from vertumnusd.admin_address import admin_socket_path
-from vertumnusd.checkpoint import PACKAGED, CheckpointError, model_info, resolve
-from vertumnusd.config import Config, ConfigError, adaptation, load_profile_file
+from vertumnusd.checkpoint import CheckpointError
+from vertumnusd.config import Config, ConfigError
 from vertumnusd.control.controller import Controller
 from vertumnusd.control.fleet import parse_composition
-from vertumnusd.control.settings import Settings
+from vertumnusd.control.settings import ReconfigurationSettings, Settings
 from vertumnusd.messages import (
     Adopted,
     Answer,
@@ -35,7 +35,6 @@ from vertumnusd.messages import (
     Exposed,
     Failed,
     Finished,
-    ModelInfo,
     Parked,
     RankDown,
     RankUp,
@@ -53,14 +52,12 @@ from vertumnusd.node.hashing import chain
 from vertumnusd.node.hub import Effects, Hub, LeadSettings
 from vertumnusd.node.keys import Keys
 from vertumnusd.node.limits import Limits
-from vertumnusd.node.memory import check_memory
 from vertumnusd.node.metrics import Metrics
 from vertumnusd.node.ranks import RankEvents, RankHost, RankStartError
 from vertumnusd.node.records import Records
 from vertumnusd.node.requests import Requests
+from vertumnusd.node.served import Served, open_served
 from vertumnusd.node.systemd import Notifier
-from vertumnusd.node.tokens import Tokens
-from vertumnusd.profile_file import ProfileFile
 
 HEARTBEAT_S = 0.25
 STALLED_S = 1.0  # a beat this late finds what ranks said meanwhile unread: no time to judge them
@@ -83,18 +80,14 @@ def serve(load: Callable[[], Config]) -> int:
     """
     try:
         config = load()
-        path = resolve(config.model.path)
-        name = config.model.name or (config.model.path if config.model.path in PACKAGED else "")
-        model = model_info(path, name, config.model.dtype)
-        profile, file_name = load_profile_file(config.model, model.name)
-        log.info("model", name=model.name, dtype=model.dtype, profile=file_name)
+        served = open_served(config)
+        log.info("model", name=served.model.name, dtype=served.model.dtype, profile=served.profile)
         keys = _load_keys(config)
         admin_token = _load_admin_token(config)
-        check_memory(config, model)
     except (ConfigError, CheckpointError) as error:
         log.error("cannot start", reason=str(error))
         return EXIT_USAGE
-    daemon = Daemon(config, path, model, profile, keys, admin_token, load)
+    daemon = Daemon(config, served, keys, admin_token, load)
     try:
         return trio.run(daemon.run)
     except PortInUse as error:
@@ -141,17 +134,15 @@ class Daemon:
     def __init__(
         self,
         config: Config,
-        path: Path,
-        model: ModelInfo,
-        profile: ProfileFile,
+        served: Served,
         keys: Keys,
         admin_token: AdminToken,
         reload: Callable[[], Config],
     ) -> None:
         self._config = config
         self._reload_config = reload
-        self._path = path
-        self._model = model
+        self._load_tokens = served.load_tokens
+        self._model = model = served.model
         self._metrics = Metrics()
         self._keys = keys
         self._notifier = Notifier()
@@ -172,20 +163,21 @@ class Daemon:
         self._ranks = RankHost(
             config,
             model,
-            str(path),
+            served.path,
             RankEvents(
                 up=self._on_rank_up,
                 down=self._on_rank_down,
                 message=lambda message: self._hub.from_rank(message),
                 progress=self._on_progress,
             ),
+            served.pace,
         )
         self._hub = Hub(
-            Controller(_settings(config, profile), profile.prefill_time),
+            Controller(_settings(config, served.adaptation), served.prefill_time),
             LeadSettings(
                 block_tokens=block_tokens,
                 layers=model.layers,
-                prefill_time=profile.prefill_time,
+                prefill_time=served.prefill_time,
                 step_s=config.rank.step_s,
                 progress_timeout_s=config.rank.progress_timeout_s,
             ),
@@ -213,7 +205,7 @@ class Daemon:
             trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals,
         ):
             listeners = await self._listen()
-            tokens = await trio.to_thread.run_sync(Tokens.load, self._path)
+            tokens = await trio.to_thread.run_sync(self._load_tokens)
             doors = Doors(self._requests, tokens, self._keys, self._metrics, Limits(), self._admin)
             with admin_listener(self._admin_socket(listeners)) as admin:
                 async with trio.open_nursery() as nursery:
@@ -399,7 +391,7 @@ class Daemon:
         metrics.set_kv_usage(1 - free / (self._config.cluster.ranks * self._config.kv_blocks))
 
 
-def _settings(config: Config, profile: ProfileFile) -> Settings:
+def _settings(config: Config, adaptation: ReconfigurationSettings) -> Settings:
     cluster, placement = config.cluster, config.placement
     return Settings(
         cp_degrees=cluster.cp_degrees,
@@ -415,5 +407,5 @@ def _settings(config: Config, profile: ProfileFile) -> Settings:
         max_queue_tokens=placement.max_queue_tokens,
         max_queue_s=placement.max_queue_s,
         unplaced_wait_s=placement.unplaced_wait_s,
-        reconfiguration=adaptation(config, profile),
+        reconfiguration=adaptation,
     )

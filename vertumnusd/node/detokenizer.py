@@ -54,7 +54,7 @@ def _token_bytes(token: str) -> bytes:
         return token.encode("utf-8")
 
 
-def _byte_spelling() -> dict[str, int]:
+def byte_spelling() -> dict[str, int]:
     """GPT-2's table: printable Latin-1 stands for itself, the other bytes for 256, 257, …"""
     printable = {*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)}
     others = [byte for byte in range(256) if byte not in printable]
@@ -62,4 +62,4 @@ def _byte_spelling() -> dict[str, int]:
     return spelling | {chr(256 + index): byte for index, byte in enumerate(others)}
 
 
-_BYTE_OF = _byte_spelling()
+_BYTE_OF = byte_spelling()

@@ -5,14 +5,20 @@ from __future__ import annotations
 import os
 
 from vertumnusd.config import Config
-from vertumnusd.messages import Loaded, RankStart
+from vertumnusd.messages import Loaded, Pace, RankStart
 from vertumnusd.node.memory import MemoryFiles
 
 BARRIER_SPIN_S = 0.0001  # twice what it costs to sleep and be woken
 
 
 def rank_start(
-    config: Config, loaded: Loaded, files: MemoryFiles, rank: int, root: int, generation: int
+    config: Config,
+    loaded: Loaded,
+    files: MemoryFiles,
+    rank: int,
+    root: int,
+    generation: int,
+    pace: Pace | None = None,
 ) -> RankStart:
     """The start of one rank of the lattice root that begins at rank ``root``.
 
@@ -43,5 +49,6 @@ def rank_start(
         core=cores[rank % len(cores)] if pinned else -1,
         collective_timeout_s=config.rank.collective_timeout_s,
         barrier_spin_s=BARRIER_SPIN_S if pinned and first_decode <= len(cores) else 0.0,
+        pace=pace,
         exchange=config.rank.exchange or "shared",
     )

@@ -27,6 +27,7 @@ from vertumnusd.messages import (
     LoadModel,
     LoadProgress,
     ModelInfo,
+    Pace,
     RankDown,
     RankFault,
     RankStart,
@@ -74,10 +75,19 @@ class RankEvents:
 class RankHost:
     """All rank processes of this host and the helper that holds their weights and store."""
 
-    def __init__(self, config: Config, model: ModelInfo, path: str, events: RankEvents) -> None:
+    def __init__(
+        self,
+        config: Config,
+        model: ModelInfo,
+        path: str,
+        events: RankEvents,
+        pace: Pace | None = None,
+    ) -> None:
+        """``pace``: the ranks are paced ones, which need neither weights nor a store."""
         self._config = config
         self._model = model
         self._path = path
+        self._pace = pace
         self._events = events
         self._files = MemoryFiles.create(config, model)
         self._loaded: Loaded | None = None
@@ -126,7 +136,10 @@ class RankHost:
         """Keep everything alive until cancelled. Raises :class:`RankStartError` at start only."""
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._keep_helper)
+                if self._pace is None:
+                    nursery.start_soon(self._keep_helper)
+                else:
+                    self._on_loaded(Loaded(self._model, [], 0, 0))
                 for root in self._roots:
                     nursery.start_soon(self._keep_root, root)
         finally:
@@ -143,9 +156,7 @@ class RankHost:
                     percent = 100 * message.loaded_bytes // max(1, message.total_bytes)
                     self._events.progress(f"loading weights: {percent} %")
                 case Loaded():
-                    self._loaded = message
-                    self._events.progress("starting ranks")
-                    self._loaded_event.set()
+                    self._on_loaded(message)
                 case RankFault():
                     fault = message.reason
 
@@ -164,6 +175,11 @@ class RankHost:
                 status = await helper.wait()
                 nursery.cancel_scope.cancel()
         raise RankStartError(fault or f"the host helper ended with status {status}")
+
+    def _on_loaded(self, loaded: Loaded) -> None:
+        self._loaded = loaded
+        self._events.progress("starting ranks")
+        self._loaded_event.set()
 
     async def _keep_root(self, root: _Root) -> None:
         while True:
@@ -266,7 +282,13 @@ class RankHost:
     def _start(self, root: _Root, rank: int) -> RankStart:
         assert self._loaded is not None
         return rank_start(
-            self._config, self._loaded, self._files, rank, root.ranks.start, root.generation
+            self._config,
+            self._loaded,
+            self._files,
+            rank,
+            root.ranks.start,
+            root.generation,
+            self._pace,
         )
 
     @contextmanager
@@ -279,9 +301,10 @@ class RankHost:
 
     @contextmanager
     def _children(self, root: _Root) -> Iterator[None]:
+        module = "vertumnusd.rank" if self._pace is None else "vertumnusd.rank.paced"
         with ExitStack() as stack:
             for rank in root.ranks:
-                child = stack.enter_context(self._child("vertumnusd.rank", self._files.all()))
+                child = stack.enter_context(self._child(module, self._files.all()))
                 root.children[rank] = child
             try:
                 yield

@@ -10,6 +10,7 @@ import argparse
 import ctypes
 import signal
 import socket
+from collections.abc import Callable
 from typing import NoReturn
 
 from vertumnusd.rank.link import Link
@@ -17,7 +18,8 @@ from vertumnusd.rank.link import Link
 PR_SET_PDEATHSIG = 1
 
 
-def main() -> NoReturn:
+def run_rank(serve: Callable[[Link], NoReturn]) -> NoReturn:
+    """The main function of every kind of rank; ``serve`` is its life."""
     parser = argparse.ArgumentParser(prog="python -m vertumnusd.rank", description=__doc__)
     parser.add_argument("--fd", type=int, required=True, help="the socket to the daemon")
     arguments = parser.parse_args()
@@ -61,4 +63,4 @@ def serve(link: Link) -> NoReturn:
 
 
 if __name__ == "__main__":
-    main()
+    run_rank(serve)
