@@ -38,6 +38,9 @@ MOE = {
     "norm_topk_prob": True,
 }
 LINEAR = {"rope_type": "linear", "factor": 2.0}
+LLAMA3 = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0
+}  # fmt: skip
 
 
 def folder(tmp_path: Path, **changes: Any) -> Path:
@@ -90,6 +93,13 @@ def test_eos_tokens_of_the_generation_config_come_first(tmp_path: Path) -> None:
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor is 0.5"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
         ({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}, "rope differs between"),
+        (
+            {"rope_parameters": LLAMA3 | {"low_freq_factor": 4.0}},
+            "4.0 is not above low_freq_factor",
+        ),
+        ({"rope_parameters": LLAMA3, "original_max_position_embeddings": -1}, "context is -1"),
+        ({"rope_parameters": {"rope_theta": 1}}, "rope_theta is 1.0; more than 1"),
+        ({"rms_norm_eps": float("nan")}, "norm_eps is nan"),
         ({"use_sliding_window": True}, "use_sliding_window is True; only False"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "'sliding_attention'; only"),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu'; only 'silu'"),
@@ -119,9 +129,8 @@ def test_rope_scalings_become_what_they_come_to(tmp_path: Path) -> None:
         assert info.rope_theta == 1e6
         return info.rope_scaling
 
-    llama3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
     assert scaling(type="linear", factor=4) == LinearRope(4.0)
-    assert scaling(rope_type="llama3", **llama3) == Llama3Rope(8.0, 1.0, 4.0, 512)
+    assert scaling(**LLAMA3) == Llama3Rope(8.0, 1.0, 4.0, 512)
     assert scaling(rope_type="yarn", factor=4.0, original_max_position_embeddings=256) == YarnRope(
         4.0, pytest.approx(0.1 * math.log(4) + 1), 32.0, 1.0, 256, True
     )
@@ -183,7 +192,7 @@ def gguf_file(tmp_path: Path, architecture: str, divisors: bool = False, **chang
         writer.add_key_value(f"{architecture}.{key}", value, kind)
     writer.add_tensor("token_embd.weight", np.zeros((256, 64), np.float32))
     if divisors:
-        writer.add_tensor("rope_freqs.weight", np.ones(8, np.float32))
+        writer.add_tensor("rope_freqs.weight", np.ones(divisors, np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -228,9 +237,14 @@ def test_what_a_gguf_file_has_that_cannot_be_computed_is_refused_by_name(
 def test_two_scalings_at_once_are_refused(tmp_path: Path) -> None:
     scaling = {"rope__scaling__type": "linear", "rope__scaling__factor": 2.0}
     with pytest.raises(CheckpointError, match=r"beside rope_freqs.weight is 'linear'"):
-        model_info(gguf_file(tmp_path, "llama", divisors=True, **scaling), "", "float32")
-    info = model_info(gguf_file(tmp_path, "llama", divisors=True), "", "float32")
+        model_info(gguf_file(tmp_path, "llama", divisors=8, **scaling), "", "float32")
+    info = model_info(gguf_file(tmp_path, "llama", divisors=8), "", "float32")
     assert info.rope_scaling == DividedRope((1.0,) * 8)
+
+
+def test_divisors_of_another_head_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="must have 8 positive numbers"):
+        model_info(gguf_file(tmp_path, "llama", divisors=4), "", "float32")
 
 
 def test_a_factor_alone_is_linear_in_gguf(tmp_path: Path) -> None:

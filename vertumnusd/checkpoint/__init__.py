@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,7 @@ from vertumnusd.checkpoint.errors import CheckpointError
 from vertumnusd.checkpoint.gguf_metadata import gguf_info
 from vertumnusd.checkpoint.hub_config import INDEX, WEIGHTS, hub_info
 from vertumnusd.gguf_file import GGUFError, GGUFFile
-from vertumnusd.messages import ModelInfo
+from vertumnusd.messages import DividedRope, Llama3Rope, ModelInfo, YarnRope
 
 __all__ = ["PACKAGED", "CheckpointError", "eos_token_ids", "model_info", "resolve"]
 
@@ -64,6 +65,7 @@ def model_info(path: Path, name: str, dtype: str) -> ModelInfo:
         # A hand-made config may hold anything; this says which value has the wrong type.
         info = msgspec.convert(msgspec.to_builtins(info), ModelInfo)
         _check(info)
+        _check_rope(info)
     return info
 
 
@@ -109,7 +111,7 @@ def _check(info: ModelInfo) -> None:
         values["experts per token"] = info.experts.per_token
         values["intermediate of experts"] = info.experts.intermediate
     for key, value in values.items():
-        if value <= 0:
+        if not 0 < value < math.inf:
             raise CheckpointError(f"{key} is {value!r}; a positive number is needed")
     if info.experts and info.experts.per_token > info.experts.count:
         raise CheckpointError(f"{info.experts.per_token} of {info.experts.count} experts per token")
@@ -118,6 +120,25 @@ def _check(info: ModelInfo) -> None:
             f"{info.heads} heads of {info.head_dim} over {info.kv_heads} KV heads; the "
             "first must be a multiple of the last, and the head dim even"
         )
+
+
+def _check_rope(info: ModelInfo) -> None:
+    """What the table of angles would divide by, or take the logarithm of."""
+    if info.rope_theta <= 1:
+        raise CheckpointError(f"rope_theta is {info.rope_theta}; more than 1 is needed")
+    match info.rope_scaling:
+        case Llama3Rope(_, low, high, _) if high <= low:
+            raise CheckpointError(
+                f"rope high_freq_factor {high} is not above low_freq_factor {low}"
+            )
+        case Llama3Rope() | YarnRope() as scaling if scaling.original_context_tokens < 1:
+            original = scaling.original_context_tokens
+            raise CheckpointError(
+                f"the original context is {original}; a positive number is needed"
+            )
+        case DividedRope(divisors) if len(divisors) != info.head_dim // 2 or min(divisors) <= 0:
+            needed = info.head_dim // 2
+            raise CheckpointError(f"rope_freqs.weight must have {needed} positive numbers")
 
 
 def _read_json(path: Path) -> dict[str, Any]:
