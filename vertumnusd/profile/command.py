@@ -20,7 +20,7 @@ from vertumnusd.profile.grid import Point, lengths, points
 from vertumnusd.profile.host import Host, HostError, StartError, running_host
 from vertumnusd.profile.load import longest_in_time, mix, rows_of
 from vertumnusd.profile.progress import Progress, duration
-from vertumnusd.profile.report import Findings, profile_of, tables
+from vertumnusd.profile.report import Findings, comment_of, profile_of, tables
 from vertumnusd.profile.session import Estimate, measure
 from vertumnusd.profile.worker import Worker
 from vertumnusd.profile_file import write_profile
@@ -150,12 +150,8 @@ def _capacity(
 
 def _write(findings: Findings) -> None:
     out, model = findings.wanted.out, findings.wanted.model
-    comment = (
-        "Prefill times measured on idle ranks, one core a rank; fitted with weights 1/t.\n"
-        "points: degree, uncached and cached tokens, seconds, runs that count and runs that do not"
-    )
     try:
-        write_profile(out, profile_of(findings), comment)
+        write_profile(out, profile_of(findings), comment_of(findings))
         print(f"\nprofile written to {out}")
         if has_matplotlib():
             picture = out.with_suffix(".png")

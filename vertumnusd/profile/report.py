@@ -74,6 +74,19 @@ def profile_of(findings: Findings) -> ProfileFile:
     )
 
 
+def comment_of(findings: Findings) -> str:
+    """What a reader of the file should know first."""
+    others = len(findings.samples) - findings.quiet
+    times = "Prefill times of real ranks, one request at a time; fitted with weights 1/t."
+    if others:
+        times += (
+            f"\n{others} of {len(findings.samples)} points were never undisturbed: theirs is the"
+            " least CPU time of the busiest rank."
+        )
+    row = "degree, uncached and cached tokens, seconds, runs that count and runs that do not"
+    return f"{times}\npoints: {row}"
+
+
 def _candidates(findings: Findings) -> str:
     rows = [
         (

@@ -89,8 +89,8 @@ def _exchange_s(exchange: Exchange, group: Group, start: RankStart, tokens: int)
 def _copy_bytes_s(start: RankStart) -> float:
     """Bytes a second from another rank's pool into this one's; 0 if there is no other rank.
 
-    Each copy is of another part of the pools: one that is in a cache already says nothing. What
-    was in the pools is lost.
+    Each copy is of another part of the pools: one that is in a cache already says nothing. All are
+    mapped before, as in a rank that serves. What was in the pools is lost.
     """
     ranks = len(start.kv_fds)
     if ranks == 1:
@@ -99,7 +99,7 @@ def _copy_bytes_s(start: RankStart) -> float:
     size_bytes = min(COPY_BYTES, pool_bytes)
     parts = cycle(range(0, pool_bytes - size_bytes + 1, size_bytes))
     source, target = (
-        map_shared(start.kv_fds[rank % ranks], (pool_bytes,), torch.uint8)
+        map_shared(start.kv_fds[rank % ranks], (pool_bytes,), torch.uint8, populate=True)
         for rank in (start.rank + 1, start.rank)
     )
 
