@@ -24,6 +24,7 @@ from vertumnusd.checkpoint import model_info
 from vertumnusd.layout import exchange_bytes, kv_pool_bytes, owned_blocks, owner
 from vertumnusd.messages import Begin, ModelInfo, RankStart, Sampling
 from vertumnusd.rank.assemble import open_pools, open_prefill
+from vertumnusd.rank.groups import CPU
 from vertumnusd.rank.host_helper import open_store
 from vertumnusd.rank.kv_pool import KVPool
 from vertumnusd.rank.load import load, tensor_specs
@@ -283,4 +284,4 @@ def _open(rank: int, start: RankStart, parent: int) -> Prefill:
         "exchange_fds": tuple(inherit(fd) for fd in start.exchange_fds),
     }
     start = RankStart(**fields | ours)
-    return open_prefill(start, open_pools(start, own=True))
+    return open_prefill(start, open_pools(start, CPU, own=True), CPU)

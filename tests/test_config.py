@@ -98,6 +98,12 @@ def test_flags_win_over_the_file(tmp_path):
         ("[placement]\nlambda = -1.0\n", ["placement.lambda"]),
         ("[rank]\nstep_s = 0.0\n", ["rank.step_s = 0.0", "more than 0"]),
         ("[rank]\nstep_s = nan\n", ["rank.step_s = nan"]),
+        ("[rank]\ndevice = 'tpu'\n", ["rank.device = 'tpu'", "cpu", "cuda"]),
+        ("[rank]\ndevice = 'cuda'\n", ["model.dtype = 'float32'", "bfloat16"]),
+        (
+            "[rank]\ndevice = 'cuda'\nexchange = 'shared'\n[model]\ndtype = 'bfloat16'\n",
+            ["rank.exchange = 'shared'", "collective"],
+        ),
         ("[rank]\nexchange = 'mpi'\n", ["rank.exchange = 'mpi'", "shared", "collective"]),
     ],
 )

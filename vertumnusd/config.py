@@ -20,7 +20,7 @@ from vertumnusd.control.prefill_time import PrefillTime
 from vertumnusd.control.settings import ReconfigurationSettings
 from vertumnusd.profile_file import ProfileFile, read_profile
 
-CPU, PACED = "cpu", "paced"
+CPU, CUDA, PACED = "cpu", "cuda", "paced"
 MOST_RANKS = 1024  # of one node; a typing error should not start a process for each
 SOURCE_ETC = Path(__file__).resolve().parent.parent / "etc"
 INSTALLED_ETC = Path(sys.prefix) / "share" / "vertumnusd"  # where pyproject.toml puts it
@@ -84,8 +84,10 @@ class PlacementConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class RankConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How rank processes run."""
 
-    device: str = CPU  # or "paced": ranks that compute nothing, and take the profile's time …
-    pace: float = 1.0  # … so many times
+    # "cpu", "cuda" (a device for each rank), or "paced": ranks that compute nothing, and take the
+    # profile's time ``pace`` times.
+    device: str = CPU
+    pace: float = 1.0
     step_s: float = 0.2  # predicted length of a step; cancels act between steps
     pin_cores: bool = True
     exchange: str = ""  # "shared" or "collective"; empty: shared where ranks see the same memory
@@ -242,8 +244,17 @@ def _check_numbers(require: Any, config: Config) -> None:
         rank.exchange,
         '"shared", "collective" or "" is allowed',
     )
-    known = (CPU, PACED)
-    require(rank.device in known, "rank.device", rank.device, '"cpu" or "paced" is allowed')
+    known = (CPU, CUDA, PACED)
+    require(rank.device in known, "rank.device", rank.device, '"cpu", "cuda" or "paced" is allowed')
+    if rank.device == CUDA:
+        dtype = config.model.dtype
+        require(dtype == "bfloat16", "model.dtype", dtype, 'on "cuda" "bfloat16" is expected')
+        require(
+            rank.exchange != "shared",
+            "rank.exchange",
+            rank.exchange,
+            'ranks on "cuda" do not see each other\'s memory: "collective" or "" is allowed',
+        )
     require(rank.max_restarts >= 0, "rank.max_restarts", rank.max_restarts, "0 or more is allowed")
     require(placement.beta >= 1, "placement.beta", placement.beta, "1 or more is allowed")
     require(placement.lambda_ >= 0, "placement.lambda", placement.lambda_, "0 or more is allowed")

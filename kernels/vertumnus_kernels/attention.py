@@ -68,7 +68,7 @@ def agrees(candidate: Attend, device: str = "cpu") -> bool:
     """Whether it gives what the plain form gives: large and small, masked and not, strided."""
     dtype, tolerance = TRIED[device]
     noise = torch.Generator().manual_seed(0)
-    fused_THD = torch.randn(700, 10, 64, generator=noise).to(device, dtype)
+    fused_THD = torch.randn(700, 10, 64, generator=noise, device="cpu").to(device, dtype)
     q_THD, k_SKD, v_SKD = fused_THD[:, :6], fused_THD[:, 6:8], fused_THD[:, 8:]
     try:
         for causal in (True, False):

@@ -34,9 +34,10 @@ def _move(pool_2NTHD: Tensor, ids: Sequence[int], kv_2SHD: Tensor, to_flat: bool
     assert pool_2NTHD.stride(1) == block_elements
     index_B = torch.tensor(ids, dtype=torch.int64, device=pool_2NTHD.device)
     grid = (len(ids), 2, triton.cdiv(block_elements, CHUNK))
-    _move_chunk[grid](
-        pool_2NTHD, kv_2SHD, index_B, pool_2NTHD.stride(0), block_elements, to_flat, CHUNK
-    )
+    with torch.cuda.device_of(pool_2NTHD):  # which may be another than the current one
+        _move_chunk[grid](
+            pool_2NTHD, kv_2SHD, index_B, pool_2NTHD.stride(0), block_elements, to_flat, CHUNK
+        )
 
 
 @triton.jit

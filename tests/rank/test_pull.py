@@ -13,7 +13,7 @@ import torch
 from vertumnusd.layout import kv_pool_bytes, owned_blocks, owner
 from vertumnusd.messages import ModelInfo, Pull
 from vertumnusd.rank.kv_pool import KVPool
-from vertumnusd.rank.pull import Run, copy, runs
+from vertumnusd.rank.pull import Run, _by_block, _by_run, copy, runs
 
 pytestmark = pytest.mark.ranks
 
@@ -114,3 +114,15 @@ def test_blocks_of_two_ranks_are_two_copies_even_if_their_ids_continue() -> None
         Run(0, range(2), range(2)),
         Run(1, range(2, 4), range(2, 4)),
     ]
+
+
+def test_by_block_moves_what_by_run_moves() -> None:
+    """The way between devices, here on CPU."""
+    noise = torch.Generator().manual_seed(0)
+    source_2NTHD = torch.randn(2, 9, 4, 1, 4, generator=noise)
+    moved = [Run(0, range(2, 5), range(0, 6, 2)), Run(0, range(8, 9), range(7, 8))]
+    twins = torch.zeros(2, 8, 4, 1, 4), torch.zeros(2, 8, 4, 1, 4)
+    _by_run(moved, source_2NTHD, twins[0])
+    _by_block(moved, source_2NTHD, twins[1])
+    assert torch.equal(*twins)
+    assert torch.equal(twins[0][:, 4], source_2NTHD[:, 4])

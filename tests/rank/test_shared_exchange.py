@@ -44,7 +44,7 @@ def fds() -> Iterator[list[int]]:
 
 def seat(fds: list[int], base: int = 0) -> tuple[SharedExchange, CountingGroup]:
     exchange, group = (
-        SharedExchange(fds, [], MODEL, TOKENS, lambda group: group.barrier()),
+        SharedExchange(fds, {}, MODEL, TOKENS, lambda group: group.barrier()),
         CountingGroup(base),
     )
     exchange.adopt(cast(Group, group))

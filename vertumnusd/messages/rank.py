@@ -97,6 +97,7 @@ class RankStart(Message, frozen=True):
     collective_timeout_s: float
     barrier_spin_s: float = 0.0  # how long a rank looks around for its peers before it sleeps
     pace: Pace | None = None  # of a rank that only seems to compute
+    device: str = "cpu"  # or "cuda:N", a device of the rank's own
     exchange: str = "shared"  # or "collective": for ranks that do not see the same memory
 
 

@@ -20,8 +20,11 @@ GiB = 1 << 30
 def check_memory(config: Config, model: ModelInfo) -> None:
     """Raise ConfigError if the KV pools, whose memory is taken at start, exceed what is free.
 
-    Without this the kernel would pick a process to kill, and not always one of ours.
+    Without this the kernel would pick a process to kill, and not always one of ours. Pools on CUDA
+    devices take none of it.
     """
+    if config.rank.device == "cuda":
+        return
     blocks = (
         config.cluster.ranks * config.kv_blocks
         + config.cluster.decode_ranks * config.decode_kv_blocks

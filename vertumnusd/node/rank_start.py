@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from vertumnusd.config import Config
+from vertumnusd.config import CUDA, Config
 from vertumnusd.messages import Loaded, Pace, RankStart
 from vertumnusd.node.memory import MemoryFiles
 
@@ -27,6 +27,7 @@ def rank_start(
     first_decode = config.cluster.ranks
     decode = rank >= first_decode
     cores = sorted(os.sched_getaffinity(0))
+    cuda = config.rank.device == CUDA
     pinned = config.rank.pin_cores and not decode
     return RankStart(
         rank=rank,
@@ -50,5 +51,6 @@ def rank_start(
         collective_timeout_s=config.rank.collective_timeout_s,
         barrier_spin_s=BARRIER_SPIN_S if pinned and first_decode <= len(cores) else 0.0,
         pace=pace,
-        exchange=config.rank.exchange or "shared",
+        device=f"cuda:{rank}" if cuda else "cpu",
+        exchange=config.rank.exchange or ("collective" if cuda else "shared"),
     )

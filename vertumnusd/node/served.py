@@ -20,6 +20,7 @@ from vertumnusd.control.prefill_time import Coefficients, PrefillTime
 from vertumnusd.control.settings import ReconfigurationSettings
 from vertumnusd.messages import DegreePace, ModelInfo, Pace
 from vertumnusd.node.detokenizer import byte_spelling
+from vertumnusd.node.devices import check_devices
 from vertumnusd.node.memory import check_memory
 from vertumnusd.node.tokens import Tokens
 
@@ -54,6 +55,7 @@ def _checkpoint(config: Config) -> Served:
     path = resolve(config.model.path)
     name = config.model.name or (config.model.path if config.model.path in PACKAGED else "")
     model = model_info(path, name, config.model.dtype)
+    check_devices(config)
     check_memory(config, model)
     profile, file = load_profile_file(config.model, model.name)
     load_tokens = partial(Tokens.load, path)

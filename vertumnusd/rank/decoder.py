@@ -48,7 +48,7 @@ class Decoder:
                 for row, slot in enumerate(running)
             ]
             x_BE = model.finish(layer, x_BE, torch.cat(attn))
-        return model.logits(x_BE).float()
+        return model.logits(x_BE).float().cpu()
 
     def _attend(
         self, q_1HD: Tensor, new_2KD: Tensor, views_2SKD: Sequence[Tensor], stored_tokens: int

@@ -27,6 +27,7 @@ from vertumnusd.messages import (
 from vertumnusd.rank.admission import Admission
 from vertumnusd.rank.assemble import open_pools, open_prefill
 from vertumnusd.rank.cache import Cache
+from vertumnusd.rank.device import open_device
 from vertumnusd.rank.kv_copy import PoolCopier
 from vertumnusd.rank.link import Link
 from vertumnusd.rank.prefill import PrefillError
@@ -46,10 +47,12 @@ class Engine:
         # Only this thread is pinned; the control thread answers from any core.
         if start.core >= 0:
             os.sched_setaffinity(0, {start.core})
-        pools = open_pools(start, own=True)
+        device = open_device(start)
+        pools = open_pools(start, device, own=True)
         self.copier = PoolCopier(pools, start.rank)
-        self._prefill = open_prefill(start, pools)
-        link.send(Ready(start.rank, start.incarnation, os.getpid(), implementation().name))
+        self._prefill = open_prefill(start, pools, device)
+        attention = implementation(device.type).name
+        link.send(Ready(start.rank, start.incarnation, os.getpid(), attention))
 
     def adopt(self, adopt: Adopt) -> None:
         """Switch geometry; what was begun in the old one is gone. A repeat changes nothing."""

@@ -89,6 +89,16 @@ class Arrival:
             self._work.wait()
 
 
+def join_store(start: RankStart) -> dist.TCPStore:
+    """The store of this host's ranks. Raises RuntimeError if it is not there."""
+    return dist.TCPStore(
+        start.store_host,
+        start.store_port,
+        timeout=timedelta(seconds=start.collective_timeout_s),
+        wait_for_workers=False,
+    )
+
+
 class Groups:
     """All groups of one rank, by (degree, base). Raises CollectiveError when one cannot be made."""
 
@@ -97,9 +107,7 @@ class Groups:
         timeout = timedelta(seconds=start.collective_timeout_s)
         sets = [(degree, start.rank - start.rank % degree) for degree in sorted(start.cp_degrees)]
         try:
-            store = dist.TCPStore(
-                start.store_host, start.store_port, timeout=timeout, wait_for_workers=False
-            )
+            store = join_store(start)
             pid = f"{start.generation}/{{}}/pid"
             store.set(pid.format(start.rank), str(os.getpid()))
             for degree, base in sets:

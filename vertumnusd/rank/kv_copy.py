@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from vertumnusd.rank.kv_pool import KVPool
+from vertumnusd.rank.sources import Sources
 from vertumnusd.rank.transfer import BlockCopy
 
 PIECE_BYTES = 1 << 20
@@ -28,7 +28,7 @@ class Stretch(NamedTuple):
 class PoolCopier:
     """Copies into ``pools[rank]``; a ``Copier`` for ranks of one host."""
 
-    def __init__(self, pools: Sequence[KVPool], rank: int) -> None:
+    def __init__(self, pools: Sources, rank: int) -> None:
         self._pools = pools
         self._own = pools[rank]
 

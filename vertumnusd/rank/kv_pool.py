@@ -15,6 +15,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 from torch import Tensor
+from vertumnus_kernels.blocks import gather
 
 from vertumnusd.layout import kv_pool_bytes
 from vertumnusd.messages import ModelInfo
@@ -36,16 +37,23 @@ class KVPool:
     """One rank's pool, over the memory file ``fd`` of ``layout.kv_pool_bytes`` bytes.
 
     ``kv_2NTHD[layer]`` is that layer's part. ``own``: this rank writes the pool, and takes its
-    memory at once.
+    memory at once. ``memory``, bytes on a device, takes the place of the file.
     """
 
     def __init__(
-        self, fd: int, blocks: int, model: ModelInfo, block_tokens: int, own: bool = False
+        self,
+        fd: int,
+        blocks: int,
+        model: ModelInfo,
+        block_tokens: int,
+        own: bool = False,
+        memory: Tensor | None = None,
     ) -> None:
         self.blocks = blocks
         self.block_tokens = block_tokens
         size_bytes = kv_pool_bytes(model, blocks, block_tokens)
-        memory = map_shared(fd, (size_bytes,), torch.uint8, populate=own)
+        if memory is None:
+            memory = map_shared(fd, (size_bytes,), torch.uint8, populate=own)
         kept = [model.kept(layer) for layer in range(model.layers)]
         parts = memory.split([blocks * block_tokens * layer.token_bytes for layer in kept])
         self.kv_2NTHD = [
@@ -70,9 +78,8 @@ class KVPool:
         """
         stretches = runs(block_ids)
         if len(stretches) > MAX_RUNS:
-            ids = torch.tensor(block_ids)
-            k_NTHD, v_NTHD = (kv.index_select(0, ids) for kv in self.kv_2NTHD[layer])
-            return [(k_NTHD.flatten(0, 1)[:tokens], v_NTHD.flatten(0, 1)[:tokens])]
+            k_SHD, v_SHD = gather(self.kv_2NTHD[layer], block_ids)
+            return [(k_SHD[:tokens], v_SHD[:tokens])]
         found = []
         for first, count in stretches:
             k_SHD, v_SHD = self.run(layer, first, count)

@@ -22,6 +22,7 @@ from vertumnus_kernels.attention import attend, merge
 
 from vertumnusd.layout import owned_blocks
 from vertumnusd.messages import Begin, RankStart
+from vertumnusd.rank.device import finish
 from vertumnusd.rank.exchange import KV, Exchange, Fetched, Prefix, Spans
 from vertumnusd.rank.groups import Group, Groups
 from vertumnusd.rank.kv_pool import KVPool
@@ -64,12 +65,14 @@ class Prefill:
         pool: KVPool,
         exchange: Exchange,
         groups: Groups,
+        device: torch.device,
     ) -> None:
         self._start = start
         self._model = model
         self._pool = pool
         self._exchange = exchange
         self._groups = groups
+        self._device = device
         self._group: Group | None = None  # None at degree 1
         self._jobs: dict[str, _Job] = {}
 
@@ -84,7 +87,7 @@ class Prefill:
         Raises PrefillError, on every rank alike, for tokens that the model or the exchange cannot
         take.
         """
-        tokens = torch.frombuffer(bytearray(begin.tokens), dtype=torch.int32)
+        tokens = torch.frombuffer(bytearray(begin.tokens), dtype=torch.int32).to(self._device)
         self._check(tokens, begin.cached_tokens)
         degree, cp_rank = (self._group.degree, self._group.cp_rank) if self._group else (1, 0)
         by_rank = [chunks(len(tokens), degree, rank) for rank in range(degree)]
@@ -117,7 +120,9 @@ class Prefill:
         try:
             if request not in self._jobs:
                 raise PrefillError("the request is not known here")
-            return self._run(self._jobs[request], first_layer, last_layer)
+            logits_V = self._run(self._jobs[request], first_layer, last_layer)
+            finish(self._device)  # the KV of these layers is pulled next
+            return logits_V
         except (RuntimeError, MemoryError) as error:
             begun = self._jobs.pop(request, None) is not None
             self._exchange.skip(end, begun)
@@ -157,7 +162,7 @@ class Prefill:
         job.x_TE = x_TE
         if last_layer < self._start.model.layers or not job.has_last:
             return None
-        return self._model.logits(x_TE)[0].float()
+        return self._model.logits(x_TE)[0].float().cpu()
 
     def _layer(self, job: _Job, layer: int, x_TE: Tensor, last_layer: int) -> Tensor:
         q_THD, k_THD, v_THD = self._model.qkv(layer, x_TE, job.positions_T)

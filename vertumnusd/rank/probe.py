@@ -23,7 +23,7 @@ from vertumnusd.messages import Exchanged, Probed, RankStart
 from vertumnusd.rank.__main__ import live_with_the_daemon
 from vertumnusd.rank.assemble import open_exchange, open_pools
 from vertumnusd.rank.exchange import Exchange
-from vertumnusd.rank.groups import Group, Groups
+from vertumnusd.rank.groups import CPU, Group, Groups
 from vertumnusd.rank.link import Link
 from vertumnusd.rank.plan import chunks
 from vertumnusd.rank.weights import DTYPES, map_shared
@@ -53,7 +53,7 @@ def main() -> None:
 
 def probe(start: RankStart) -> Probed:
     """Measure what this rank takes part in."""
-    exchange = open_exchange(start, open_pools(start, own=False))
+    exchange = open_exchange(start, open_pools(start, CPU, own=False))
     groups = Groups(start)
     found = []
     for degree in start.cp_degrees:

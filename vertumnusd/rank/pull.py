@@ -12,10 +12,15 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
+
+from torch import Tensor
+from vertumnus_kernels.blocks import gather, scatter
 
 from vertumnusd.layout import owned_blocks
 from vertumnusd.messages import Pull
 from vertumnusd.rank.kv_pool import KVPool
+from vertumnusd.rank.sources import Sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +32,7 @@ class Run:
     target: range
 
 
-def copy(pull: Pull, target_ids: Sequence[int], pools: Sequence[KVPool], own: KVPool) -> int:
+def copy(pull: Pull, target_ids: Sequence[int], pools: Sources, own: KVPool) -> int:
     """Copy the layers of the Pull into the blocks ``target_ids``; the bytes copied.
 
     Raises ValueError for blocks or layers that are not there.
@@ -36,15 +41,28 @@ def copy(pull: Pull, target_ids: Sequence[int], pools: Sequence[KVPool], own: KV
     if not 0 <= first <= last <= len(own.kv_2NTHD):
         raise ValueError(f"layers {first} to {last} of {len(own.kv_2NTHD)}")
     copied = 0
-    for run in runs(pull, target_ids):
-        pool = pools[run.rank]
-        if run.source.stop > pool.blocks:
-            raise ValueError(f"block {run.source.stop - 1} of a pool of {pool.blocks}")
+    for rank, own_runs in groupby(runs(pull, target_ids), key=lambda run: run.rank):
+        pool, moved = pools[rank], list(own_runs)
+        last_block = max(run.source[-1] for run in moved)
+        if last_block >= pool.blocks:
+            raise ValueError(f"block {last_block} of a pool of {pool.blocks}")
         for layer in range(first, last):
-            source_2NTHD = pool.kv_2NTHD[layer][:, _slice(run.source)]
-            own.kv_2NTHD[layer][:, _slice(run.target)] = source_2NTHD
-            copied += source_2NTHD.nbytes
+            source_2NTHD, target_2NTHD = pool.kv_2NTHD[layer], own.kv_2NTHD[layer]
+            (_by_block if target_2NTHD.is_cuda else _by_run)(moved, source_2NTHD, target_2NTHD)
+            copied += source_2NTHD[:, 0].nbytes * sum(len(run.source) for run in moved)
     return copied
+
+
+def _by_run(moved: Sequence[Run], source_2NTHD: Tensor, target_2NTHD: Tensor) -> None:
+    for run in moved:
+        target_2NTHD[:, _slice(run.target)] = source_2NTHD[:, _slice(run.source)]
+
+
+def _by_block(moved: Sequence[Run], source_2NTHD: Tensor, target_2NTHD: Tensor) -> None:
+    """From device to device in one piece: there it is the number of copies that costs."""
+    kv_2SHD = gather(source_2NTHD, [block for run in moved for block in run.source])
+    target_ids = [block for run in moved for block in run.target]
+    scatter(target_2NTHD, target_ids, kv_2SHD.to(target_2NTHD.device))
 
 
 def runs(pull: Pull, target_ids: Sequence[int]) -> list[Run]:

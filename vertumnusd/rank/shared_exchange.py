@@ -23,7 +23,7 @@ from vertumnusd.layout import exchange_area_bytes
 from vertumnusd.messages import Kept, ModelInfo
 from vertumnusd.rank.exchange import KV, Fetched, Prefix, Spans
 from vertumnusd.rank.groups import Group
-from vertumnusd.rank.kv_pool import KVPool
+from vertumnusd.rank.sources import Sources
 from vertumnusd.rank.weights import DTYPES, map_shared
 
 
@@ -37,7 +37,7 @@ class SharedExchange:
     def __init__(
         self,
         fds: Sequence[int],
-        pools: Sequence[KVPool],
+        pools: Sources,
         model: ModelInfo,
         tokens: int,
         barrier: Callable[[Group], None],
