@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-OUR_FILES = sorted((ROOT / "vertumnusd").rglob("*.py")) + sorted((ROOT / "kernels").rglob("*.py"))
+FOLDERS = ("vertumnusd", "kernels", "tui")
+OUR_FILES = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
 
 # Folder → what its files may import of ours, besides their own folder and the messages.
 ALLOWED = {
@@ -34,6 +35,7 @@ ALLOWED = {
         "profile_file",
         "simulate",
     },
+    "tui": {"vertumnus_tui"},
 }
 NEVER = {
     "checkpoint": {"torch", "trio"},
@@ -42,6 +44,7 @@ NEVER = {
     "rank": {"trio"},
     "simulate": {"torch", "trio"},
     "profile": {"torch", "trio"},
+    "tui": {"torch", "trio"},
 }
 
 
@@ -62,10 +65,14 @@ def imports(path: Path) -> set[str]:
 
 def role(path: Path) -> str:
     parts = path.relative_to(ROOT).parts
-    return "kernels" if parts[0] == "kernels" else (parts[1] if len(parts) > 2 else "")
+    return parts[0] if parts[0] in ("kernels", "tui") else (parts[1] if len(parts) > 2 else "")
 
 
-OURS = {p.stem for p in (ROOT / "vertumnusd").glob("*.py")} | set(ALLOWED) | {"vertumnus_kernels"}
+OURS = (
+    {p.stem for p in (ROOT / "vertumnusd").glob("*.py")}
+    | set(ALLOWED)
+    | {"vertumnus_kernels", "vertumnus_tui"}
+)
 
 
 @pytest.mark.parametrize("path", OUR_FILES, ids=lambda p: str(p.relative_to(ROOT)))

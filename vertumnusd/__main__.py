@@ -18,6 +18,7 @@ import msgspec
 
 from vertumnusd import __version__
 from vertumnusd.admin import add_commands as add_admin_commands
+from vertumnusd.admin_address import admin_socket_path
 from vertumnusd.config import Config, ConfigError, load_config, load_profile
 
 EXIT_USAGE = 2
@@ -68,6 +69,7 @@ def _parser() -> Parser:
     _add_reproduce(commands)
     _add_status(commands)
     add_admin_commands(commands)
+    _add_tui(commands)
     _add_config(commands)
     return parser
 
@@ -124,6 +126,14 @@ def _add_status(commands: Any) -> None:
     status.set_defaults(run=_status)
 
 
+def _add_tui(commands: Any) -> None:
+    from vertumnus_tui.arguments import add_tui
+
+    parser = commands.add_parser("tui", help="watch a node and its cluster", allow_abbrev=False)
+    add_tui(parser)
+    parser.set_defaults(run=_tui)
+
+
 def _add_config(commands: Any) -> None:
     config = commands.add_parser("config", help="check or show a configuration")
     actions = config.add_subparsers(dest="action", required=True, parser_class=Parser)
@@ -175,6 +185,12 @@ def _status(arguments: argparse.Namespace) -> int:
     from vertumnusd.status import status
 
     return status(arguments.url, arguments.api_key_file, arguments.json)
+
+
+def _tui(arguments: argparse.Namespace) -> int:
+    from vertumnus_tui.command import tui
+
+    return tui(arguments, admin_socket_path("", arguments.port))
 
 
 def _check(arguments: argparse.Namespace) -> int:
