@@ -28,6 +28,8 @@ measured = profile(__doc__)
 times_s = {
     Point(m.degree, m.uncached_tokens, m.cached_tokens): m.elapsed_s for m in measurements(measured)
 }
+if {point.degree for point in times_s} < {1, 2}:
+    raise SystemExit("a profile of degrees 1 and 2 is needed: two cores, or --profile FILE")
 speed_ups = {
     point: one_s / times_s[point._replace(degree=2)]
     for point, one_s in times_s.items()
