@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from scenario import settings
 
+from vertumnusd.control.fleet import composition_name
+
 
 def test_a_chain_fits_a_home_by_its_blocks():
     chosen = settings(home_ranks=2, cp_degrees=(2,), composition="1CP2", ranks=2, kv_blocks=10)
@@ -40,3 +42,20 @@ def test_a_chain_fits_a_home_by_its_blocks():
 def test_a_bad_value_is_refused_with_what_is_allowed(changed, said):
     with pytest.raises(ValueError, match=said):
         settings(**changed)
+
+
+def test_an_automatic_composition_follows_from_the_history_and_the_capacities():
+    # four ranks; κ = 10 s a worker and window: 2CP2 serve 20 s, 4CP1 40 s
+    reconfiguration = {"window_s": 10, "capacity_share": 1.0}
+
+    def workers(*demands_s: float) -> str:
+        chosen = settings(
+            composition="auto",
+            historic_demands_s=demands_s,
+            reconfiguration=reconfiguration,
+        )
+        return composition_name(chosen.workers())
+
+    assert workers() == "2CP2"
+    assert workers(5.0, 25.0) == "1CP2/2CP1"
+    assert workers(99.0) == "4CP1"

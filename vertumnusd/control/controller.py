@@ -23,7 +23,7 @@ from typing import Any
 from vertumnusd.control.adaptation import Adaptation
 from vertumnusd.control.drains import Drains
 from vertumnusd.control.errors import IllegalEvent
-from vertumnusd.control.fleet import Fleet, Worker, parse_composition
+from vertumnusd.control.fleet import Fleet, Worker
 from vertumnusd.control.prefill_time import PrefillTime
 from vertumnusd.control.reconfig import Operations
 from vertumnusd.control.replication import Replication
@@ -68,9 +68,7 @@ class Controller:
 
     def __init__(self, settings: Settings, prefill_time: PrefillTime) -> None:
         self._settings = settings
-        self._fleet = Fleet(
-            parse_composition(settings.composition, settings.cp_degrees, settings.ranks)
-        )
+        self._fleet = Fleet(settings.workers())
         self._scheduler = Scheduler(settings, prefill_time, self._fleet)
         self._operations = Operations(settings, self._fleet, self._scheduler)
         patience_s = settings.reconfiguration.patience_s

@@ -7,7 +7,8 @@ from typing import Literal, get_args
 
 import msgspec
 
-from vertumnusd.control.fleet import parse_composition
+from vertumnusd.control.fleet import Worker, parse_composition
+from vertumnusd.control.initial_composition import composition_for
 
 
 def _check_positive(settings: msgspec.Struct, names: Iterable[str]) -> None:
@@ -96,6 +97,8 @@ class SloClass(msgspec.Struct, frozen=True):
 SLO = (SloClass(8192, 1.0), SloClass(32768, 5.0), SloClass(float("inf"), 10.0))
 
 
+AUTO = "auto"
+
 # Of policy "ours" over the published one:
 # promises         a match counts blocks that queued and running requests will produce
 # remaining        of what a worker was given, J counts what is left
@@ -113,7 +116,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     cp_degrees: tuple[int, ...]
     ranks: int
     home_ranks: int
-    composition: str
+    composition: str  # such as "2CP4/4CP2", or AUTO: by ``historic_demands_s`` and κ_C
+    historic_demands_s: tuple[float, ...] = ()  # D of past windows of reconfiguration.window_s
     beta: float = 1.0  # weight of the service time in J; above 1 keeps prefixes together
     lambda_: float = 0.0  # price of extra GPU seconds in J
     block_tokens: int
@@ -143,7 +147,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                     f"cp_degrees {self.cp_degrees}, home_ranks {self.home_ranks}: {divisor} must"
                     f" divide {degree}, as each degree does the next larger one"
                 )
-        parse_composition(self.composition, self.cp_degrees, self.ranks)
+        self.workers()
+
+    def workers(self) -> tuple[Worker, ...]:
+        """Those to start with. Raises ValueError if the composition does not fit the ranks."""
+        if self.composition != AUTO:
+            return parse_composition(self.composition, self.cp_degrees, self.ranks)
+        capacity_s = {degree: self.reconfiguration.capacity_s(degree) for degree in self.cp_degrees}
+        return composition_for(self.historic_demands_s, capacity_s, self.ranks)
 
     def does(self, improvement: Improvement) -> bool:
         return self.policy == "ours" and improvement not in self.left_out
