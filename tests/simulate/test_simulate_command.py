@@ -91,6 +91,9 @@ def test_a_plot_is_written(tmp_path):
         (("short", "--gpus", "9"), "a multiple of 2 is expected"),
         (("short", "--profile", "q4"), "no such profile"),
         (("short", "--composition", "3CP4"), "--composition"),
+        (("short", "--seconds", "1e9"), "5000000 may be"),
+        (("short", "--kv-tokens", "511"), "at least 512"),
+        (("short", "--json", "/nowhere/x.json"), "a folder that exists"),
         (("short", "--policies", "bound", "--seconds", "5", "--record", "r"), "--record"),
     ],
 )

@@ -39,6 +39,10 @@ def test_a_compressed_trace_reads_like_a_plain_one(tmp_path):
         ({**GOOD, "hash_ids": [1, -2]}, "hash_ids"),
         ({**GOOD, "hash_ids": [1]}, "1 hash_ids for input_length 600: 2 are expected"),
         ({"timestamp": 0, "input_length": 600}, "hash_ids"),
+        (
+            {**GOOD, "input_length": 1024, "hash_ids": [7, 1]},
+            "hash id 1 follows 7, in line 1 it follows nothing",
+        ),
     ],
 )
 def test_a_bad_line_is_named_with_what_is_wrong(tmp_path, line, reason):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from vertumnusd.simulate.conditions import Conditions
 from vertumnusd.simulate.generate import WORKLOADS
+from vertumnusd.simulate.traces import BLOCK_TOKENS
 
 
 def add_simulate(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +27,12 @@ def add_simulate(parser: argparse.ArgumentParser) -> None:
     add("--profile", default=defaults.profile, help="name, .toml file, or table.csv[:variant]")
     add("--gpus", type=count, default=defaults.ranks, help="devices of the prefill pool")
     add("--degrees", default="2,4", help="context-parallel degrees, comma-separated")
-    add("--kv-tokens", type=count, default=defaults.kv_tokens, help="tokens of KV of one device")
+    add(
+        "--kv-tokens",
+        type=block_tokens,
+        default=defaults.kv_tokens,
+        help="tokens of KV of one device",
+    )
     add("--link", type=positive, default=25.0, help="bandwidth between devices, GB/s")
     add(
         "--noise",
@@ -36,9 +42,9 @@ def add_simulate(parser: argparse.ArgumentParser) -> None:
     )
     add("--seeds", type=count, default=1, help="runs with different noise and arrivals")
     add("--jobs", type=count, default=2, help="processes")
-    add("--json", type=Path, metavar="FILE", help="write every figure of every run")
-    add("--plots", type=Path, metavar="FILE", help="write a PNG")
-    add("--record", type=Path, metavar="FILE", help="write a recording of the first policy")
+    add("--json", type=new_file, metavar="FILE", help="write every figure of every run")
+    add("--plots", type=new_file, metavar="FILE", help="write a PNG")
+    add("--record", type=new_file, metavar="FILE", help="write a recording of the first policy")
     add("--record-interval", type=positive, default=1.0, help="virtual seconds between pictures")
 
 
@@ -53,19 +59,43 @@ def add_reproduce(parser: argparse.ArgumentParser) -> None:
 
 
 def positive(text: str) -> float:
-    """A finite number above 0; ValueError for anything else."""
-    value = float(text)
+    """A finite number above 0."""
+    value = _number(text)
     if not 0 < value < float("inf"):
-        raise ValueError
+        raise argparse.ArgumentTypeError(f"{text}: a number above 0 is expected")
     return value
 
 
 def non_negative(text: str) -> float:
-    return 0.0 if float(text) == 0 else positive(text)
+    if not 0 <= _number(text) < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text}: a number of at least 0 is expected")
+    return float(text)
 
 
 def count(text: str) -> int:
-    """A whole number of at least 1; ValueError for anything else."""
-    if int(text) < 1:
-        raise ValueError
+    """A whole number of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: a whole number of at least 1 is expected")
     return int(text)
+
+
+def block_tokens(text: str) -> int:
+    """Room for one block at least."""
+    if count(text) < BLOCK_TOKENS:
+        raise argparse.ArgumentTypeError(f"{text}: at least {BLOCK_TOKENS}, a block, are expected")
+    return int(text)
+
+
+def new_file(text: str) -> Path:
+    """A file that can be written: that is seen before hours of work, not after."""
+    path = Path(text)
+    if not path.parent.is_dir() or path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text}: a file in a folder that exists is expected")
+    return path
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")

@@ -27,6 +27,8 @@ from vertumnusd.simulate.record import Recording
 from vertumnusd.simulate.report import as_json, figure, table
 from vertumnusd.simulate.traces import TraceError, arrivals, span_s
 
+REQUESTS_MAX = 5_000_000  # generated ones
+
 Results = dict[Choice, list[Summary]]
 
 
@@ -34,6 +36,7 @@ def simulate(arguments: argparse.Namespace) -> int:
     """Returns the exit status; raises ConfigError for what cannot be run."""
     try:
         source = _source(arguments)
+        _check_size(source)
         rate = arguments.rate if source.path is not None else None  # else generated at that rate
         conditions = _conditions(arguments)
         wanted = _policies(arguments, conditions)
@@ -66,13 +69,19 @@ def _source(arguments: argparse.Namespace) -> Source:
     raise ConfigError(f"{name}: no such file, and no load of {', '.join(WORKLOADS)}")
 
 
+def _check_size(source: Source) -> None:
+    requests = sum(phase.seconds * phase.rate for phase in source.phases)
+    if requests > REQUESTS_MAX:
+        raise ConfigError(f"{source.name}: {requests:.3g} requests; at most {REQUESTS_MAX} may be")
+
+
 def _phase(text: str) -> Phase:
     """``KIND:SECONDS:RATE``."""
     kind, _, numbers = text.partition(":")
     seconds, _, rate = numbers.partition(":")
     try:
         phase = Phase(positive(seconds), positive(rate), kind)
-    except ValueError as error:
+    except argparse.ArgumentTypeError as error:
         raise ConfigError(f"{text}: KIND:SECONDS:RATE is expected, above 0") from error
     if kind not in WORKLOADS:
         raise ConfigError(f"{text}: no load {kind}; known: {', '.join(WORKLOADS)}")

@@ -48,14 +48,38 @@ class Arrival(NamedTuple):
 def read_trace(path: Path) -> list[TraceRow]:
     """All rows of a trace, in order of time. Raises :class:`TraceError`."""
     opened = lzma.open if path.suffix == ".xz" else open
+    rows: list[TraceRow] = []
+    paths = _Paths()
     try:
         with opened(path, "rt", encoding="utf-8") as file:
-            rows = [_row(f"{path}:{n}", line) for n, line in enumerate(file, 1) if line.strip()]
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    rows.append(_row(f"{path}:{number}", line))
+                    paths.check(path, number, rows[-1].blocks)
     except (OSError, EOFError, lzma.LZMAError, UnicodeDecodeError) as error:
         raise TraceError(f"{path}: {error}") from error
     if not rows:
         raise TraceError(f"{path}: no requests; one JSON object a line is expected")
     return sorted(rows, key=lambda row: row.timestamp_ms)
+
+
+class _Paths:
+    """An id has one id before it, wherever it stands."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, tuple[int | None, int]] = {}  # and the line that said so first
+
+    def check(self, path: Path, number: int, blocks: Sequence[int]) -> None:
+        previous: int | None = None
+        for block in blocks:
+            known, line = self._before.setdefault(block, (previous, number))
+            if known != previous:
+                here, there = ("nothing" if b is None else b for b in (previous, known))
+                raise TraceError(
+                    f"{path}:{number}: hash id {block} follows {here}, in line {line} it follows"
+                    f" {there}: an id must stand for one path"
+                )
+            previous = block
 
 
 class _Line(msgspec.Struct):
