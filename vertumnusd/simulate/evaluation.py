@@ -78,7 +78,7 @@ FULL = Scale(
     rows_max=0,
     seconds_factor=1.0,
     deployments=DEPLOYMENTS,
-    ablated=(0.35, 0.6, 0.8),
+    ablated=(0.6, 0.8),
     tuned_windows=(1, 2),
     tuned_factors=(1.0, 0.8, 0.6),
 )
