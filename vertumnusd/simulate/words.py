@@ -37,11 +37,10 @@ with the same decision code that serves. TTFT in milliseconds unless said otherw
 
 {loads}
 
-Each policy's parameters are tuned on up to 4,000 requests of the first half, for each load by
-itself
-(least mean TTFT), and scored on the second half; cells of tables are mean ± interval
+Each policy's parameters are tuned on up to 4,000 requests of the first half of a workload, for each
+load by itself (least mean TTFT), and scored on the second half; cells of tables are mean ± interval
 (P90; SLO %; SLO/2 %). Loads are shares of the rate at which every GPU would be busy at the smallest
-degree with an endless cache, so 100 % is out of reach.
+degree of the published policy with an endless cache, so 100 % is out of reach.
 
 {page.conditions_table(scale.deployments, scale.seeds)}
 
