@@ -22,13 +22,13 @@ import torch
 
 from vertumnusd.checkpoint import model_info
 from vertumnusd.layout import exchange_bytes, kv_pool_bytes, owned_blocks, owner
-from vertumnusd.messages import Begin, ModelInfo, RankStart, Sampling
+from vertumnusd.messages import Begin, ModelInfo, RankStart, Sampling, Step, StepPart
 from vertumnusd.rank.assemble import open_pools, open_prefill
 from vertumnusd.rank.groups import CPU
 from vertumnusd.rank.host_helper import open_store
 from vertumnusd.rank.kv_pool import KVPool
 from vertumnusd.rank.load import load, tensor_specs
-from vertumnusd.rank.prefill import Prefill
+from vertumnusd.rank.prefill import Prefill, PrefillError, StepResult
 
 REPLY_S = 120.0
 OPEN = "open"
@@ -46,6 +46,8 @@ class Shape:
     exchange_tokens: int = 512
     dtype: str = "float32"
     collective_timeout_s: float = 20.0
+    activation_bytes: int = 0
+    debug_plans: bool = False
     exchange: str = "shared"
     cores: tuple[int, ...] = ()  # rank i runs on cores[i]
 
@@ -80,7 +82,8 @@ class EngineRanks:
         self.worker = range(1)
         self.id_step = 1  # 1: chains lie in one run; odd and larger: scattered
         self._next_id = [0] * len(pipes)
-        self._requests = 0
+        self._requests = self._seq = 0
+        self._parts: dict[str, StepPart] = {}
         self._pools: dict[int, KVPool] = {}
 
     @property
@@ -93,12 +96,15 @@ class EngineRanks:
         A function, which they must be able to import, is called with the Prefill before ``args``.
         """
         for rank in ranks:
-            self.pipes[rank].send((self._number, method, args))
+            self.send(rank, method, *args)
         replies = [self.reply(rank) for rank in ranks]
         for reply in replies:
             if isinstance(reply, Exception):
                 raise reply
         return replies
+
+    def send(self, rank: int, method: str | Callable[..., Any], *args: Any) -> None:
+        self.pipes[rank].send((self._number, method, args))
 
     def reply(self, rank: int) -> Any:
         assert self.pipes[rank].poll(REPLY_S), f"rank {rank} does not answer"
@@ -130,18 +136,35 @@ class EngineRanks:
             0, 0, f"r{self._requests}", array("I", tokens[cached:]).tobytes(), cached,
             array("I", ids).tobytes(), home_base, home_ranks, rotation, Sampling(), 0,
         )  # fmt: skip
+        self._parts[begin.request] = StepPart(begin.request, cached, len(tokens) - cached)
         for rank in self.worker:
             owned = owned_blocks(rank, blocks, home_base, rotation, home_ranks)
             fresh = {block: ids[block] for block in owned if block >= cached_blocks}
             self.call([rank], "begin", begin, fresh)
         return begin.request, Chain(len(tokens), ids, home_base, home_ranks, rotation)
 
+    def step(self, requests: Sequence[str], first_layer: int, last_layer: int) -> Step:
+        """The next step, of these requests."""
+        self._seq += 1
+        parts = tuple(self._parts[request] for request in requests)
+        return Step(0, 0, self._seq, first_layer, last_layer, parts)
+
+    def run_pack(
+        self, requests: Sequence[str], first_layer: int, last_layer: int
+    ) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+        """Run the layers on all ranks; by request, the logits, and why it failed anywhere."""
+        step = self.step(requests, first_layer, last_layer)
+        results = self.call(self.worker, "run", step)
+        logits = [item for result in results for item in result.logits.items()]
+        assert len(logits) == len(dict(logits)), "one rank has the last token"
+        return dict(logits), {r: why for result in results for r, why in result.failures.items()}
+
     def run(self, request: str, first_layer: int, last_layer: int) -> np.ndarray | None:
-        """Run the layers on all ranks; the logits of the one that has the last token."""
-        replies = self.call(self.worker, "run", request, first_layer, last_layer)
-        logits = [reply for reply in replies if reply is not None]
-        assert len(logits) <= 1
-        return logits[0] if logits else None
+        """Run the layers on all ranks; the logits, if these are the last layers."""
+        logits, failures = self.run_pack([request], first_layer, last_layer)
+        if failures:
+            raise PrefillError(failures[request])
+        return logits.get(request)
 
     def prefill(
         self, tokens: Sequence[int], prefix: Chain | None = None, cached: int = 0, **where: int
@@ -197,7 +220,7 @@ class RankProcesses:
             ),
             exchange_tokens=shape.exchange_tokens, own_kv_fd=-1, own_kv_blocks=0, core=-1,
             collective_timeout_s=shape.collective_timeout_s, exchange=shape.exchange,
-            barrier_spin_s=1e-4 if shape.cores else 0.0,
+            activation_bytes=shape.activation_bytes, debug_plans=shape.debug_plans,
         )  # fmt: skip
         self._stores.append(store)
         self.fds += [weights_fd, *start.kv_fds, *start.exchange_fds]
@@ -269,7 +292,10 @@ def _rank_main(pipe: Connection, rank: int, core: int) -> None:
                 reply = getattr(opened[number], method)(*args)
         except Exception as error:
             reply = error
-        pipe.send(reply.numpy() if isinstance(reply, torch.Tensor) else reply)
+        if isinstance(reply, StepResult):
+            logits = {request: each.numpy() for request, each in reply.logits.items()}
+            reply = StepResult(logits, reply.failures)
+        pipe.send(reply)
 
 
 def _open(rank: int, start: RankStart, parent: int) -> Prefill:

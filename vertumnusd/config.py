@@ -88,7 +88,10 @@ class RankConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # profile's time ``pace`` times.
     device: str = CPU
     pace: float = 1.0
-    step_s: float = 0.2  # predicted length of a step; cancels act between steps
+    step_s: float = 0.2  # predicted length of a step; cancels and pauses act between steps
+    max_paused: int = 4  # begun prefills that may wait between layers for shorter ones
+    pack_requests: int = 8  # short prefills that may share a step …
+    pack_tokens: int = 8192  # … and their uncached tokens together
     pin_cores: bool = True
     exchange: str = ""  # "shared" or "collective"; empty: shared where ranks see the same memory
     start_timeout_s: float = 120.0
@@ -256,6 +259,7 @@ def _check_numbers(require: Any, config: Config) -> None:
             'ranks on "cuda" do not see each other\'s memory: "collective" or "" is allowed',
         )
     require(rank.max_restarts >= 0, "rank.max_restarts", rank.max_restarts, "0 or more is allowed")
+    require(rank.max_paused >= 0, "rank.max_paused", rank.max_paused, "0 or more is allowed")
     require(placement.beta >= 1, "placement.beta", placement.beta, "1 or more is allowed")
     require(placement.lambda_ >= 0, "placement.lambda", placement.lambda_, "0 or more is allowed")
     for key, value in (
@@ -264,6 +268,8 @@ def _check_numbers(require: Any, config: Config) -> None:
         ("placement.unplaced_wait_s", placement.unplaced_wait_s),
         ("rank.pace", rank.pace),
         ("rank.step_s", rank.step_s),
+        ("rank.pack_requests", rank.pack_requests),
+        ("rank.pack_tokens", rank.pack_tokens),
         ("rank.start_timeout_s", rank.start_timeout_s),
         ("rank.progress_timeout_s", rank.progress_timeout_s),
         ("rank.collective_timeout_s", rank.collective_timeout_s),

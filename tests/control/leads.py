@@ -4,7 +4,8 @@ from array import array
 
 from vertumnusd.control.lead import Lead, Prefill, SendRank
 from vertumnusd.control.prefill_time import Coefficients, PrefillTime
-from vertumnusd.messages import Dispatch, Reserve, Reserved, Sampling, StepDone
+from vertumnusd.control.step_order import StepLimits
+from vertumnusd.messages import Dispatch, Reserve, Reserved, Sampling, Step, StepDone
 
 DECODE = 9
 BLOCK = 4
@@ -16,6 +17,7 @@ def new_lead(
     step_s: float = 1.0,
     prefill_s: float = 2.0,
     token_s: float = 0.0,
+    limits: StepLimits | None = None,
 ) -> Lead:
     """Every prefill takes ``prefill_s``, and ``token_s`` for each uncached token."""
     return Lead(
@@ -26,7 +28,7 @@ def new_lead(
         block_tokens=BLOCK,
         layers=LAYERS,
         prefill_time=PrefillTime(Coefficients(prefill_s, token_s, 0, 0, 0)),
-        step_s=step_s,
+        limits=limits or StepLimits(step_s),
         progress_timeout_s=5.0,
     )
 
@@ -51,7 +53,7 @@ def messages(commands, kind, rank=None):
 def step_done(
     rank: int, seq: int, request: str = "a", token: int = -1, elapsed_s: float = 0.5
 ) -> StepDone:
-    return StepDone(rank, 5, seq, request, elapsed_s, token)
+    return StepDone(rank, 5, seq, elapsed_s, {request: token} if token >= 0 else {})
 
 
 def running(lead: Lead, request: str = "a", tokens: int = 6, **kwargs):
@@ -64,3 +66,8 @@ def running(lead: Lead, request: str = "a", tokens: int = 6, **kwargs):
 def reserved(reserve: Reserve) -> Reserved:
     """Rank 0 reserves; it holds nothing of the chain."""
     return Reserved(0, 5, reserve.request, 0, u32(*range(reserve.blocks)))
+
+
+def names(step: Step) -> str:
+    """The requests of a step, in one word."""
+    return "+".join(part.request for part in step.parts)

@@ -1,7 +1,7 @@
 """Which request's layers come next: pausing, its limit, and what a long request can rely on."""
 
 import pytest
-from leads import DECODE, messages, new_lead, prefill, running, u32
+from leads import DECODE, messages, names, new_lead, prefill, running, u32
 
 from vertumnusd.messages import Pulled, Reserve, Reserved, Step, StepDone
 
@@ -31,17 +31,18 @@ class Worker:
         return self
 
     def finish(self) -> str:
-        """End the oldest step; the request it was of."""
+        """End the oldest step; the requests it was of."""
         step = self.steps.pop(0)
-        self.log.append((step.request, step.first_layer))
-        layers = step.last_layer - step.first_layer
-        elapsed_s = self.tokens[step.request] * TOKEN_S * layers / 6
+        self.log.append((names(step), step.first_layer))
+        share = (step.last_layer - step.first_layer) / 6
+        elapsed_s = sum(self.tokens[part.request] for part in step.parts) * TOKEN_S * share
         self.now += elapsed_s
-        token = 1 if step.last_layer == 6 else -1
-        done = StepDone(0, 5, step.seq, step.request, elapsed_s, token)
-        self.hear(self.lead.step(self.now, done))
-        self.hear(self.lead.step(self.now, Pulled(DECODE, step.request, 6, 1, 0.1)))
-        return step.request
+        requests = [part.request for part in step.parts]
+        drawn = dict.fromkeys(requests, 1) if step.last_layer == 6 else {}
+        self.hear(self.lead.step(self.now, StepDone(0, 5, step.seq, elapsed_s, drawn)))
+        for request in requests:
+            self.hear(self.lead.step(self.now, Pulled(DECODE, request, 6, 1, 0.1)))
+        return names(step)
 
 
 def test_a_long_prefill_is_paused_for_a_short_one_and_goes_on_where_it_was():
@@ -70,7 +71,7 @@ def test_no_more_than_four_requests_are_paused():
     for number, tokens in enumerate((4096, 1024, 256, 64, 16, 4, 1)):
         worker.admit(f"r{number}", tokens)
         worker.finish()
-    begun = {step.request for step in worker.steps} | {request for request, _ in worker.log}
+    begun = {names(step) for step in worker.steps} | {request for request, _ in worker.log}
     assert begun == {"r0", "r1", "r2", "r3", "r4"}
 
 

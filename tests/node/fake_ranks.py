@@ -19,6 +19,7 @@ import pytest
 from vertumnusd.control.controller import Controller, IllegalEvent, Settings
 from vertumnusd.control.prefill_time import Coefficients, PrefillTime
 from vertumnusd.control.settings import ReplicationSettings
+from vertumnusd.control.step_order import StepLimits
 from vertumnusd.layout import owner
 from vertumnusd.messages import (
     HASH_BYTES,
@@ -132,18 +133,20 @@ class FakePrefillRank:
             yield 1
 
     def step(self, step: Step) -> None:
-        begin = self.begun[step.request]
-        reservation = self.cache.reservation(step.request)
-        if reservation is not None:
-            self.write(begin, reservation)
-        token, leads = -1, self.rank == self.geometry.base
-        if step.last_layer == LAYERS:
-            del self.begun[step.request]
+        drawn = {}
+        for part in step.parts:
+            begin = self.begun[part.request]
+            reservation = self.cache.reservation(part.request)
+            if reservation is not None:
+                self.write(begin, reservation)
+            if step.last_layer < LAYERS:
+                continue
+            del self.begun[part.request]
             if reservation is not None:
                 self.cache.publish(reservation)
-            if leads:
-                token = token_at(step.request, begin.position)
-        self.out.append(StepDone(self.rank, step.epoch, step.seq, step.request, 0.1, token))
+            if self.rank == self.geometry.base:
+                drawn[part.request] = token_at(part.request, begin.position)
+        self.out.append(StepDone(self.rank, step.epoch, step.seq, 0.1, drawn))
 
     def write(self, begin: Begin, reservation) -> None:
         pool = self.world.pools[self.rank]
@@ -251,7 +254,7 @@ class World:
         prefill_time = PrefillTime(Coefficients(0.01, 0, 0, 0.01, 0))
         self.hub = Hub(
             Controller(self.settings, prefill_time),
-            LeadSettings(BLOCK, LAYERS, prefill_time, 0.1, 5.0),
+            LeadSettings(BLOCK, LAYERS, prefill_time, StepLimits(0.1), 5.0),
             Effects(
                 now=lambda: self.now,
                 send=lambda rank, message: self.inbox[rank].append(message),

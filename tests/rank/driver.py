@@ -48,6 +48,7 @@ from vertumnusd.messages import (
     Sampling,
     Step,
     StepDone,
+    StepPart,
 )
 from vertumnusd.rank.kv_pool import KVPool
 
@@ -265,21 +266,25 @@ class Worker:
             position=run.position,
         )
 
-    def send_step(self, request: str, first_layer: int, last_layer: int) -> Step:
+    def send_step(self, runs: Sequence[Run], first_layer: int, last_layer: int) -> Step:
         self.seq += 1
-        step = Step(self.term, self.epoch, self.seq, request, first_layer, last_layer)
+        step = Step(self.term, self.epoch, self.seq, first_layer, last_layer, parts_of(*runs))
         self.send(step)
         return step
 
     def step(self, run: Run, first_layer: int, last_layer: int) -> None:
-        """Run layers on all ranks and wait for them; exactly the last step draws a token."""
-        step = self.send_step(run.request, first_layer, last_layer)
+        self.pack([run], first_layer, last_layer)
+
+    def pack(self, runs: Sequence[Run], first_layer: int, last_layer: int) -> None:
+        """Run layers on all ranks and wait for them; exactly the last step draws tokens."""
+        step = self.send_step(runs, first_layer, last_layer)
         done = [peer.receive(StepDone) for peer in self.peers]
-        assert all((reply.seq, reply.request) == (step.seq, run.request) for reply in done)
-        drawn = [reply.first_token for reply in done if reply.first_token >= 0]
-        assert len(drawn) == (last_layer == self.host.model.layers)
-        run.layers.append((first_layer, last_layer))
-        run.first_token = drawn[0] if drawn else -1
+        assert all(reply.seq == step.seq for reply in done)
+        drawn = [token for reply in done for token in reply.drawn.items()]
+        assert len(drawn) == (len(runs) if last_layer == self.host.model.layers else 0)
+        for run in runs:
+            run.layers.append((first_layer, last_layer))
+            run.first_token = dict(drawn).get(run.request, -1)
 
     def prefill(
         self,
@@ -306,6 +311,14 @@ class Worker:
             peer.send(Release(run.request))
             states.append(peer.receive(BlocksChanged))
         return states
+
+
+def parts_of(*runs: Run) -> tuple[StepPart, ...]:
+    """These requests as a step names them."""
+    return tuple(
+        StepPart(run.request, run.cached_tokens, len(run.tokens) - run.cached_tokens)
+        for run in runs
+    )
 
 
 def chain_of(tokens: Sequence[int], block_tokens: int) -> bytes:

@@ -20,7 +20,7 @@ from vertumnusd.rank.collective_exchange import CollectiveExchange
 from vertumnusd.rank.groups import CollectiveError, Groups
 from vertumnusd.rank.host_helper import open_store
 from vertumnusd.rank.kv_pool import KVPool
-from vertumnusd.rank.plan import chunks
+from vertumnusd.rank.plan import split
 
 pytestmark = pytest.mark.ranks
 
@@ -69,7 +69,7 @@ def numbered(span: slice) -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize("tokens", [1, 2, 3, 37, 64])
 def test_the_whole_suffix_is_in_order_on_every_rank(ranks: Run, tokens: int) -> None:
-    spans = [[chunk.tokens for chunk in chunks(tokens, 2, rank)] for rank in range(2)]
+    spans = [[chunk.tokens for chunk in chunks] for chunks in split(tokens, 0, 2)]
     check(ranks, spans, tokens)
 
 
@@ -164,4 +164,4 @@ def test_a_dead_peer_raises_long_before_the_timeout(checkpoint: Path) -> None:
         request, _ = engine.begin(list(range(40)))
         os.kill(engine.processes[1].pid, signal.SIGKILL)
         with pytest.raises(CollectiveError):
-            engine.call([0], "run", request, 0, engine.model.layers)
+            engine.call([0], "run", engine.step([request], 0, engine.model.layers))

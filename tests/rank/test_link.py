@@ -15,7 +15,7 @@ from pathlib import Path
 import driver
 import msgspec
 import pytest
-from driver import GREEDY, Host, Shape, Worker, host
+from driver import GREEDY, Host, Shape, Worker, host, parts_of
 from peer import PATIENCE_S, Peer
 
 from vertumnusd.messages import Begin, FromRank, Open, RankFault, Release, Step
@@ -43,7 +43,7 @@ def leave_amid_a_step(worker: Worker) -> None:
     """Only the worker's first rank gets a step: it waits for the other in the first layer."""
     run = worker.reserve([1, 2, 3, 4, 5])
     worker.begin(run)
-    worker.peers[0].send(Step(worker.term, worker.epoch, 99, run.request, 0, 4))
+    worker.peers[0].send(Step(worker.term, worker.epoch, 99, 0, 4, parts_of(run)))
 
 
 @pytest.fixture(scope="module")

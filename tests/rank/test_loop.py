@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from conftest import Oracle
-from driver import GREEDY, Host, Run, Shape, Worker, chain_of, host
+from driver import GREEDY, Host, Run, Shape, Worker, chain_of, host, parts_of
+from peer import Peer
 
 from vertumnusd.messages import (
     HASH_BYTES,
@@ -73,6 +74,14 @@ def finish(run: Run, worker: Worker) -> None:
     for state in worker.release(run):
         assert state.pinned_blocks == 0
         assert state.cached_blocks + state.free_blocks == KV_BLOCKS
+
+
+def failure(peer: Peer) -> StepFailed:
+    """What a rank says of a step whose one request failed; it is through with the step then."""
+    failed = peer.receive(StepFailed)
+    done = peer.receive(StepDone)
+    assert (done.seq, done.drawn) == (failed.seq, {})
+    return failed
 
 
 def answer(worker: Worker, run: Run, new_tokens: int) -> list[int]:
@@ -235,9 +244,9 @@ def test_a_cancelled_prefill_leaves_nothing(place: tuple[Worker, int]) -> None:
     worker.step(run, 0, 2)
     worker.send(Discard(worker.term, worker.epoch, run.request))
     finish(run, worker)
-    worker.send_step(run.request, 2, 4)
+    worker.send_step([run], 2, 4)
     for peer in worker.peers:
-        assert "not known" in peer.receive(StepFailed).reason  # hidden states are gone
+        assert "not known" in failure(peer).reason  # hidden states are gone
     again = worker.reserve(tokens, home_base=home_base)
     assert again.cached_tokens == 0
     finish(again, worker)
@@ -261,8 +270,8 @@ def test_a_step_that_fails_on_one_rank_leaves_nothing_cached(pair: Worker, oracl
     run = pair.reserve(tokens)
     healthy, failing = pair.peers
     healthy.send(pair.beginning(run, GREEDY))  # the other rank does not know the request
-    pair.send_step(run.request, 0, 4)
-    assert failing.receive(StepFailed).request == run.request
+    pair.send_step([run], 0, 4)
+    assert failure(failing).request == run.request
     healthy.receive(StepDone)  # computed with K and V that never came, and published
     healthy.forget()
     pair.send(Discard(pair.term, pair.epoch, run.request))
@@ -281,9 +290,9 @@ def test_a_failing_request_leaves_the_others_alone(pair: Worker, oracle: Oracle)
     too_long = Run("long", prompt(600), 150, 0, 1, 0, 0, array("I", range(150)).tobytes())
     pair.begin(too_long)
     for first in (0, 2):  # the second failure still tells the first reason
-        pair.send_step("long", first, first + 2)
+        pair.send_step([too_long], first, first + 2)
         for peer in pair.peers:
-            assert "600 uncached tokens" in peer.receive(StepFailed).reason
+            assert "600 uncached tokens" in failure(peer).reason
     pair.step(run, 2, 4)
     assert run.first_token == oracle(tokens, 1)[0]
     finish(run, pair)
@@ -298,9 +307,9 @@ def test_commands_of_another_epoch_are_refused(single_homes: Host, oracle: Oracl
         Adopt(old.term, old.epoch, 2, 0),
         old.reservation("stale", prompt(9), True, 0),
         Begin(old.term, old.epoch, "stale", b"", 0, b"", 0, 1, 0, GREEDY, 0),
-        Step(old.term, old.epoch, 1, "stale", 0, 4),
+        Step(old.term, old.epoch, 1, 0, 4, ()),
         Discard(old.term, old.epoch, run.request),
-        Step(new.term + 1, new.epoch, 1, "stale", 0, 4),  # newer, but never adopted
+        Step(new.term + 1, new.epoch, 1, 0, 4, ()),  # newer, but never adopted
     ):
         peer.send(stale)
         refused = peer.receive(Refused)
@@ -338,10 +347,10 @@ def test_a_parked_rank_takes_nothing_but_a_newer_adopt(single_homes: Host, oracl
             assert (parked.term, parked.epoch) == (park.term, park.epoch)
     peer = old.peers[0]
     for stale in (
-        Step(old.term, old.epoch, 9, run.request, 2, 4),
+        Step(old.term, old.epoch, 9, 2, 4, ()),
         old.reservation("stale", prompt(9), True, 0),
         Park(old.term, old.epoch, 2, 0),
-        Step(park.term, park.epoch, 1, run.request, 2, 4),  # no geometry has this epoch
+        Step(park.term, park.epoch, 1, 2, 4, ()),  # no geometry has this epoch
         Adopt(park.term, park.epoch, 2, 0),
     ):
         peer.send(stale)
@@ -356,7 +365,7 @@ def test_a_parked_rank_takes_nothing_but_a_newer_adopt(single_homes: Host, oracl
 def test_a_park_is_answered_after_the_steps_before_it(pair: Worker) -> None:
     run = pair.reserve(prompt(40))
     pair.begin(run)
-    step = pair.send_step(run.request, 0, 4)
+    step = pair.send_step([run], 0, 4)
     pair.host.epoch += 1
     pair.send(Park(pair.term, pair.host.epoch, 2, 0))
     for peer in pair.peers:
@@ -382,9 +391,9 @@ def test_a_new_epoch_forgets_what_was_begun(pair: Worker) -> None:
     pair.begin(run)
     pair.step(run, 0, 2)
     new = pair.host.worker(2)
-    new.send_step(run.request, 2, 4)
+    new.send_step([run], 2, 4)
     for peer in new.peers:
-        assert peer.receive(StepFailed).request == run.request
+        assert failure(peer).request == run.request
     finish(run, new)
 
 
@@ -392,7 +401,7 @@ def test_a_repeated_step_is_ignored(pair: Worker, oracle: Oracle) -> None:
     run = pair.reserve(prompt(11))
     pair.begin(run)
     pair.step(run, 0, 2)
-    pair.send(Step(pair.term, pair.epoch, pair.seq, run.request, 0, 2))
+    pair.send(Step(pair.term, pair.epoch, pair.seq, 0, 2, parts_of(run)))
     pair.step(run, 2, 4)
     assert run.first_token == oracle(run.tokens, 1)[0]
     assert not pair.peers[0].unread(StepDone)
@@ -403,7 +412,7 @@ def test_reservations_are_answered_while_a_step_computes(pair: Worker) -> None:
     run = pair.reserve(prompt(11))
     pair.begin(run)
     busy, late = pair.peers
-    step = Step(pair.term, pair.epoch, pair.seq + 1, run.request, 0, 4)
+    step = Step(pair.term, pair.epoch, pair.seq + 1, 0, 4, parts_of(run))
     busy.send(step)  # it waits for its peer in the first layer
     other = pair.reserve(prompt(9))
     pair.release(other)
@@ -417,7 +426,7 @@ def test_old_steps_do_not_publish_a_new_reservation(pair: Worker) -> None:
     run = pair.reserve(tokens)
     pair.begin(run)
     busy, late = pair.peers
-    step = Step(pair.term, pair.epoch, pair.seq + 1, run.request, 0, 4)
+    step = Step(pair.term, pair.epoch, pair.seq + 1, 0, 4, parts_of(run))
     busy.send(step)
     busy.send(Release(run.request))
     busy.send(pair.reservation(run.request, tokens, True, 0))

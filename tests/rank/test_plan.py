@@ -6,26 +6,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vertumnusd.rank.plan import Chunk, block_runs, chunks
+from vertumnusd.rank.plan import Chunk, block_runs, split
 
 degrees = st.sampled_from([1, 2, 4, 8])
 lengths = st.integers(min_value=1, max_value=5000)
+prefixes = st.integers(min_value=0, max_value=100_000)
 
 
-@given(lengths, degrees)
-def test_every_token_is_computed_by_exactly_one_rank(suffix: int, degree: int) -> None:
-    owned = [c for rank in range(degree) for c in chunks(suffix, degree, rank)]
+@given(lengths, prefixes, degrees)
+def test_every_token_is_computed_by_exactly_one_rank(suffix: int, cached: int, degree: int) -> None:
+    owned = [c for chunks in split(suffix, cached, degree) for c in chunks]
     tokens = sorted(token for c in owned for token in range(c.start, c.stop))
     assert tokens == list(range(suffix))
 
 
-@given(lengths, degrees)
+@given(lengths, prefixes, degrees)
 def test_rows_of_a_rank_lie_behind_one_another_and_no_chunk_is_empty(
-    suffix: int, degree: int
+    suffix: int, cached: int, degree: int
 ) -> None:
-    for rank in range(degree):
+    for chunks in split(suffix, cached, degree):
         row = 0
-        for chunk in chunks(suffix, degree, rank):
+        for chunk in chunks:
             assert chunk.start < chunk.stop
             assert chunk.rows == slice(row, row + chunk.stop - chunk.start)
             row = chunk.rows.stop
@@ -34,7 +35,7 @@ def test_rows_of_a_rank_lie_behind_one_another_and_no_chunk_is_empty(
 @given(lengths, degrees)
 def test_ranks_compute_equally_many_tokens_and_pairs(suffix: int, degree: int) -> None:
     """To within two tokens, and their row of the triangle."""
-    own = [chunks(suffix, degree, rank) for rank in range(degree)]
+    own = split(suffix, 0, degree)
     tokens = [sum(c.stop - c.start for c in cs) for cs in own]
     pairs = [sum(c.stop * (c.stop + 1) - c.start * (c.start + 1) for c in cs) // 2 for cs in own]
     assert max(tokens) - min(tokens) <= 2
@@ -42,12 +43,12 @@ def test_ranks_compute_equally_many_tokens_and_pairs(suffix: int, degree: int) -
 
 
 def test_the_zigzag_of_four_ranks() -> None:
-    bounds = [[(c.start, c.stop) for c in chunks(80, 4, rank)] for rank in range(4)]
+    bounds = [[(c.start, c.stop) for c in chunks] for chunks in split(80, 0, 4)]
     assert bounds == [[(0, 10), (70, 80)], [(10, 20), (60, 70)], [(20, 30), (50, 60)], [(30, 50)]]
 
 
 def test_one_token_goes_to_the_first_rank() -> None:
-    assert [chunks(1, 4, rank) for rank in range(4)] == [(Chunk(0, 1, 0),), (), (), ()]
+    assert split(1, 0, 4) == ((Chunk(0, 1, 0),), (), (), ())
 
 
 @pytest.mark.parametrize(

@@ -140,8 +140,8 @@ def test_steps_of_two_requests_may_alternate(
 def test_only_the_rank_with_the_last_token_has_logits(four: EngineRanks) -> None:
     four.adopt(4)
     request, _ = four.begin(prompt(50))
-    replies = four.call(four.worker, "run", request, 0, four.model.layers)
-    assert [reply is not None for reply in replies] == [True, False, False, False]
+    results = four.call(four.worker, "run", four.step([request], 0, four.model.layers))
+    assert [list(result.logits) for result in results] == [[request], [], [], []]
 
 
 def test_a_rank_without_the_request_holds_nobody_up(
@@ -186,7 +186,7 @@ def test_a_dead_peer_raises_long_before_the_timeout(checkpoint: Path) -> None:
         request, _ = engine.begin(prompt(40))
         os.kill(engine.processes[1].pid, signal.SIGKILL)
         with pytest.raises(CollectiveError):
-            engine.call([0], "run", request, 0, engine.model.layers)
+            engine.call([0], "run", engine.step([request], 0, engine.model.layers))
 
 
 def test_a_stopped_peer_raises_after_the_timeout(checkpoint: Path) -> None:
@@ -196,4 +196,4 @@ def test_a_stopped_peer_raises_after_the_timeout(checkpoint: Path) -> None:
         request, _ = engine.begin(prompt(40))
         os.kill(engine.processes[1].pid, signal.SIGSTOP)
         with pytest.raises(CollectiveError):
-            engine.call([0], "run", request, 0, engine.model.layers)
+            engine.call([0], "run", engine.step([request], 0, engine.model.layers))

@@ -3,9 +3,9 @@
 * Reserve: every rank of the home pins what it holds of the chain and sets room aside; the cached
   prefix is what all of them hold. Requests ahead reserve early, unless it pays to find in the
   cache what one before them is about to compute (``_follows``).
-* Steps are layer ranges of about ``step_s`` predicted seconds, of the request that
-  ``step_order.py`` chooses at each border. One step stays queued ahead of the ranks, so they never
-  wait for the lead; aborts and pauses act between steps.
+* Steps are layer ranges of about ``step_s`` predicted seconds, of the request or the pack of
+  short ones that ``step_order.py`` chooses at each border. One step stays queued ahead of the
+  ranks, so they never wait for the lead; aborts and pauses act between steps.
 * Hand-off: after each step the decode rank pulls that step's layers. The home's blocks stay pinned
   until the last pull is acknowledged.
 * Drain: what has not begun is given back at once, what has begun is finished; past the patience
@@ -31,7 +31,13 @@ from vertumnusd.control.lead_run import (
 )
 from vertumnusd.control.outstanding import Outstanding, OutstandingStep
 from vertumnusd.control.prefill_time import PrefillTime
-from vertumnusd.control.step_order import StepLimits, count_bypass, next_to_step, step_layers
+from vertumnusd.control.step_order import (
+    StepLimits,
+    count_bypass,
+    next_pack,
+    pack_s,
+    step_layers,
+)
 from vertumnusd.messages import (
     HASH_BYTES,
     Drained,
@@ -74,14 +80,14 @@ class Lead:
         block_tokens: int,
         layers: int,
         prefill_time: PrefillTime,
-        step_s: float,
+        limits: StepLimits,
         progress_timeout_s: float,
     ) -> None:
         self.term = term
         self.epoch = epoch
         self.ranks = range(base, base + degree)
         self._geometry = Geometry(term, epoch, self.ranks, block_tokens, layers, prefill_time)
-        self._limits = StepLimits(step_s)
+        self._limits = limits
         self._runs: dict[str, Run] = {}  # in the order of admission
         self._outstanding = Outstanding(self._geometry, progress_timeout_s)
         self._drain: _Drain | None = None
@@ -207,44 +213,48 @@ class Lead:
         if self._drain is None:
             commands += self._reserve_next()
         while self._outstanding.has_room:
-            run = next_to_step(list(self._runs.values()), self._limits)
-            if run is None:
+            pack = next_pack(list(self._runs.values()), self._limits)
+            if not pack:
                 break
-            if run.phase is Phase.READY:
-                commands += run.begin()
-            commands += self._issue_step(now, run)
+            commands += self._issue_step(now, pack)
         return commands + self._say_drained()
 
-    def _issue_step(self, now: float, run: Run) -> list[SendRank]:
-        layers = range(run.next_layer, run.next_layer + step_layers(run, self._limits))
-        predicted_s = run.layer_s * len(layers)
-        step = self._outstanding.issue(now, run.request, layers, predicted_s)
-        run.next_layer = layers.stop
-        run.steps_out += 1
-        count_bypass(list(self._runs.values()), run, predicted_s)
-        return self._geometry.to_ranks(step)
+    def _issue_step(self, now: float, pack: list[Run]) -> list[SendRank]:
+        begins = [send for run in pack if run.phase is Phase.READY for send in run.begin()]
+        layers = step_layers(pack, self._limits)
+        share = len(layers) / (self._geometry.layers - layers.start)
+        predicted_s = pack_s(pack) * share
+        step = self._outstanding.issue(now, pack, layers, predicted_s)
+        for run in pack:
+            run.next_layer = layers.stop
+            run.steps_out += 1
+        count_bypass(list(self._runs.values()), pack, predicted_s)
+        return [*begins, *self._geometry.to_ranks(step)]
 
     def _on_step_reply(self, now: float, reply: StepDone | StepFailed) -> list[LeadCommand]:
-        entry = self._outstanding.answered(now, reply)
-        run = self._runs.get(reply.request)
-        if entry is None or run is None:
+        entry = self._outstanding.of(reply)
+        if entry is None:
             return []
-        commands: list[LeadCommand] = []
-        if isinstance(reply, StepDone):
-            commands += self._on_step_done(run, reply)
-        elif run.ending is not Ending.ABORTED:
-            commands.append(RunFailed(run.request, reply.reason))
-            commands += self._end(run, Ending.ABORTED)
-        if not entry.waiting:
-            commands += self._on_step_complete(run, entry)
+        if isinstance(reply, StepFailed):
+            return self._on_step_failed(reply)
+        commands = [c for run in entry.pack for c in self._on_step_done(run, reply)]
+        if self._outstanding.finish(now, entry, reply.rank):
+            commands += [c for run in entry.pack for c in self._on_step_complete(run, entry)]
         return commands
+
+    def _on_step_failed(self, reply: StepFailed) -> list[LeadCommand]:
+        run = self._runs.get(reply.request)
+        if run is None or run.ending is Ending.ABORTED:
+            return []
+        return [RunFailed(run.request, reply.reason), *self._end(run, Ending.ABORTED)]
 
     def _on_step_done(self, run: Run, reply: StepDone) -> list[LeadCommand]:
         run.elapsed_s[reply.rank] = run.elapsed_s.get(reply.rank, 0.0) + reply.elapsed_s
-        if reply.first_token < 0 or run.ending is not None or run.drew:
+        token = reply.drawn.get(run.request)
+        if token is None or run.ending is not None or run.drew:
             return []
         run.drew = True
-        return [FirstToken(run.request, reply.first_token, run.cached_tokens, run.prefill_s)]
+        return [FirstToken(run.request, token, run.cached_tokens, run.prefill_s)]
 
     def _on_step_complete(self, run: Run, entry: OutstandingStep) -> list[LeadCommand]:
         run.steps_out -= 1

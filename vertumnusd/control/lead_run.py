@@ -109,7 +109,7 @@ class Geometry:
         return [SendRank(rank, message) for rank in self.ranks]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Run:
     """A request from its admission until its worker owes it nothing."""
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vertumnusd.control.lead_run import Geometry
-from vertumnusd.messages import Step, StepDone, StepFailed
+from vertumnusd.control.lead_run import Geometry, Run
+from vertumnusd.messages import Step, StepDone, StepFailed, StepPart
 
 STEPS_AHEAD = 1  # steps queued at the ranks behind the running one
 STUCK_FACTOR = 5.0  # a step this many times slower than predicted is stuck
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class OutstandingStep:
     step: Step
+    pack: tuple[Run, ...]
     waiting: set[int]  # ranks that have not finished it
     predicted_s: float
     running_since: float  # when it was issued, or the step before it ended
@@ -34,24 +36,38 @@ class Outstanding:
         """The ranks should have one more, lest they wait."""
         return len(self._steps) <= STEPS_AHEAD
 
-    def issue(self, now: float, request: str, layers: range, predicted_s: float) -> Step:
+    def issue(self, now: float, pack: Sequence[Run], layers: range, predicted_s: float) -> Step:
         self._seq += 1
         geometry = self._geometry
-        step = Step(geometry.term, geometry.epoch, self._seq, request, layers.start, layers.stop)
-        self._steps.append(OutstandingStep(step, set(geometry.ranks), predicted_s, now))
+        step = Step(
+            geometry.term,
+            geometry.epoch,
+            self._seq,
+            layers.start,
+            layers.stop,
+            tuple(StepPart(run.request, run.cached_tokens, run.uncached_tokens) for run in pack),
+        )
+        self._steps.append(
+            OutstandingStep(step, tuple(pack), set(geometry.ranks), predicted_s, now)
+        )
         return step
 
-    def answered(self, now: float, reply: StepDone | StepFailed) -> OutstandingStep | None:
-        """The step that this reply is the rank's answer to; None for a late or repeated one."""
+    def of(self, reply: StepDone | StepFailed) -> OutstandingStep | None:
+        """The step that this reply is about; None for a late or repeated one."""
         entry = next((o for o in self._steps if o.step.seq == reply.seq), None)
         if entry is None or reply.epoch != self._geometry.epoch or reply.rank not in entry.waiting:
             return None
-        entry.waiting.discard(reply.rank)
-        if not entry.waiting:
-            self._steps.remove(entry)
-            if self._steps:
-                self._steps[0].running_since = now
         return entry
+
+    def finish(self, now: float, entry: OutstandingStep, rank: int) -> bool:
+        """The rank is through with the step; whether all are."""
+        entry.waiting.discard(rank)
+        if entry.waiting:
+            return False
+        self._steps.remove(entry)
+        if self._steps:
+            self._steps[0].running_since = now
+        return True
 
     def stuck_ranks(self, now: float) -> list[int]:
         """Ranks whose running step takes longer than any excuse; they should be killed."""

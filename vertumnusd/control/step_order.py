@@ -1,11 +1,15 @@
 """What a worker runs next: at each border between steps, the request with the least left.
 
-A long prefill is paused for a short one and goes on where it was, its hidden states waiting on the
-ranks; so at most ``max_paused`` requests wait like that. Shortest remaining first alone would let
-a stream of short requests starve a long one. Therefore every request counts the predicted time of
-the steps that later ones ran before it (``Run.bypassed_s``), and once that reaches its own
-service time it goes first: no request is made to wait by later ones for longer than it takes
-itself, and one step. Among those that have waited so long the earliest is first.
+**Pause.** A long prefill waits for a shorter one and goes on where it was, its hidden states kept
+on the ranks; so at most ``max_paused`` requests wait like that. Shortest remaining first alone
+would let a stream of short requests starve a long one. Therefore every request counts the
+predicted time of the steps that later ones ran before it (``Run.bypassed_s``), and once that
+reaches its own service time it goes first: no request is made to wait by later ones for longer
+than it takes itself, and one step. Among those that have waited so long the earliest is first.
+
+**Pack.** What every prefill costs once, whatever its length, is paid once for a pack. But all of
+a pack are done only when the last one is, so a pack is never more than one step: it takes
+requests in, shortest first, while all that they have left fits in ``step_s``.
 """
 
 from __future__ import annotations
@@ -18,15 +22,22 @@ from vertumnusd.control.lead_run import Phase, Run
 
 @dataclass(frozen=True, slots=True)
 class StepLimits:
-    """How long a step is meant to be, and how many requests may wait between layers."""
+    """How long a step is meant to be, and how many requests may wait in it or between layers."""
 
     step_s: float
     max_paused: int = 4
+    pack_requests: int = 8
+    pack_tokens: int = 8192  # uncached, of all requests of a step that has several
 
 
-def next_to_step(runs: Sequence[Run], limits: StepLimits) -> Run | None:
-    """The request whose layers come next; ``runs`` are in the order of admission."""
+def next_pack(runs: Sequence[Run], limits: StepLimits) -> list[Run]:
+    """The requests whose layers come next; ``runs`` are in the order of admission."""
     able = [run for run in runs if run.can_step]
+    first = _first(able, limits)
+    return [first, *_companions(first, able, limits)] if first is not None else []
+
+
+def _first(able: Sequence[Run], limits: StepLimits) -> Run | None:
     for run in able:
         if run.bypassed_s > 0 and run.bypassed_s >= run.service_s:
             return run
@@ -35,16 +46,41 @@ def next_to_step(runs: Sequence[Run], limits: StepLimits) -> Run | None:
     return min(eligible, key=lambda run: run.remaining_s, default=None)
 
 
-def count_bypass(runs: Sequence[Run], chosen: Run, step_s: float) -> None:
-    """A step of ``chosen`` takes ``step_s``: those that came before it, and could run, wait."""
-    for run in runs:
-        if run is chosen:
-            return
-        if run.can_step:
+def _companions(first: Run, able: Sequence[Run], limits: StepLimits) -> list[Run]:
+    """Others that stand at the same layer, and can be done in the same step."""
+    found: list[Run] = []
+    tokens = first.uncached_tokens
+    alike = [run for run in able if run is not first and run.next_layer == first.next_layer]
+    for run in sorted(alike, key=lambda run: run.remaining_s):
+        tokens += run.uncached_tokens
+        pack = [first, *found, run]
+        if len(pack) > limits.pack_requests or tokens > limits.pack_tokens:
+            break
+        if pack_s(pack) > limits.step_s:
+            break
+        found.append(run)
+    return found
+
+
+def pack_s(pack: Sequence[Run]) -> float:
+    """Predicted time of all that a pack has left, together."""
+    geometry = pack[0].geometry
+    left = 1 - pack[0].next_layer / geometry.layers
+    saved_s = (len(pack) - 1) * geometry.predict_s(0, 0) * left
+    return sum(run.remaining_s for run in pack) - saved_s
+
+
+def step_layers(pack: Sequence[Run], limits: StepLimits) -> range:
+    """Of the layers left, those that make one step."""
+    first, layers = pack[0].next_layer, pack[0].geometry.layers
+    per_layer_s = pack_s(pack) / (layers - first)
+    count = max(1, round(limits.step_s / per_layer_s)) if per_layer_s > 0 else layers
+    return range(first, min(layers, first + count))
+
+
+def count_bypass(runs: Sequence[Run], pack: Sequence[Run], step_s: float) -> None:
+    """A step of ``pack`` takes ``step_s``, and who came before one of the pack waits for it."""
+    last = max(index for index, run in enumerate(runs) if run in pack)
+    for run in runs[:last]:
+        if run.can_step and run not in pack:
             run.bypassed_s += step_s
-
-
-def step_layers(run: Run, limits: StepLimits) -> int:
-    """How many of the layers left make one step."""
-    left = run.geometry.layers - run.next_layer
-    return min(left, max(1, round(limits.step_s / run.layer_s))) if run.layer_s > 0 else left

@@ -98,6 +98,8 @@ class RankStart(Message, frozen=True):
     barrier_spin_s: float = 0.0  # how long a rank looks around for its peers before it sleeps
     pace: Pace | None = None  # of a rank that only seems to compute
     device: str = "cpu"  # or "cuda:N", a device of the rank's own
+    activation_bytes: int = 0  # memory for the steps of a prefill rank; 0: without limit
+    debug_plans: bool = False  # whether the ranks of a worker compare their plans at each step
     exchange: str = "shared"  # or "collective": for ranks that do not see the same memory
 
 
@@ -184,15 +186,26 @@ class Begin(Message, frozen=True):
     position: int  # index of the first token to be drawn in the answer; seeds its draw
 
 
+class StepPart(msgspec.Struct, frozen=True):
+    """One request of a step, with what all ranks need to know of it to plan alike."""
+
+    request: str
+    cached_tokens: int
+    uncached_tokens: int
+
+
 class Step(Message, frozen=True):
-    """Run layers ``first_layer`` … ``last_layer - 1`` of one request. ``seq`` rises by one."""
+    """Run layers ``first_layer`` … ``last_layer - 1`` of a request, or of a pack of short ones.
+
+    ``seq`` rises by one. Every rank answers with one StepDone.
+    """
 
     term: int
     epoch: int
     seq: int
-    request: str
     first_layer: int
     last_layer: int
+    parts: tuple[StepPart, ...]
 
 
 class Discard(Message, frozen=True):
@@ -256,18 +269,20 @@ class ReserveFailed(Message, frozen=True):
 
 
 class StepDone(Message, frozen=True):
-    """``first_token`` is −1 except from the rank that drew it, at the request's last step."""
+    """The rank is through with the step. ``drawn``: the first tokens that it drew, by request."""
 
     rank: int
     epoch: int
     seq: int
-    request: str
     elapsed_s: float
-    first_token: int = -1
+    drawn: dict[str, int] = msgspec.field(default_factory=dict)
 
 
 class StepFailed(Message, frozen=True):
-    """This request failed on this rank (out of memory, say); others are untouched."""
+    """This request of the step failed on this rank (out of memory, say); others are untouched.
+
+    The step's StepDone follows.
+    """
 
     rank: int
     epoch: int

@@ -24,6 +24,7 @@ from vertumnusd.config import Config, ConfigError
 from vertumnusd.control.controller import Controller
 from vertumnusd.control.fleet import parse_composition
 from vertumnusd.control.settings import ReconfigurationSettings, Settings
+from vertumnusd.control.step_order import StepLimits
 from vertumnusd.messages import (
     Adopted,
     Answer,
@@ -178,7 +179,12 @@ class Daemon:
                 block_tokens=block_tokens,
                 layers=model.layers,
                 prefill_time=served.prefill_time,
-                step_s=config.rank.step_s,
+                steps=StepLimits(
+                    config.rank.step_s,
+                    config.rank.max_paused,
+                    config.rank.pack_requests,
+                    min(config.rank.pack_tokens, model.context_tokens),
+                ),
                 progress_timeout_s=config.rank.progress_timeout_s,
             ),
             Effects(

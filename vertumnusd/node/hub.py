@@ -29,6 +29,7 @@ from vertumnusd.control.answering import (
 from vertumnusd.control.controller import Controller, IllegalEvent
 from vertumnusd.control.lead import FirstToken, Lead, LeadCommand, Prefill, RunFailed, SendRank
 from vertumnusd.control.prefill_time import PrefillTime
+from vertumnusd.control.step_order import StepLimits
 from vertumnusd.control.transfer import TransferCommand, TransferLimits, Transfers, delete
 from vertumnusd.messages import (
     Abort,
@@ -102,7 +103,7 @@ class LeadSettings:
     block_tokens: int
     layers: int
     prefill_time: PrefillTime
-    step_s: float
+    steps: StepLimits
     progress_timeout_s: float
 
 
@@ -356,7 +357,7 @@ class Hub:
             block_tokens=settings.block_tokens,
             layers=settings.layers,
             prefill_time=settings.prefill_time,
-            step_s=settings.step_s,
+            limits=settings.steps,
             progress_timeout_s=settings.progress_timeout_s,
         )
 

@@ -25,6 +25,7 @@ from vertumnusd.messages import (
     Sampling,
     Step,
     StepDone,
+    StepPart,
 )
 from vertumnusd.profile.disturbance import Stat, thread_stat
 from vertumnusd.profile.host import Child, Host, HostError
@@ -83,7 +84,8 @@ class Worker:
         begin = self._begin(request, chain, tokens, cached_tokens, keep)
         ranks = self._host.ranks[: self._degree]
         before = _stats(ranks)
-        step = Step(TERM, self._epoch, self._seq, request, 0, self._host.model.layers)
+        part = StepPart(request, cached_tokens, tokens - cached_tokens)
+        step = Step(TERM, self._epoch, self._seq, 0, self._host.model.layers, (part,))
         self._seq += 1
         for rank in ranks:
             rank.send(begin)

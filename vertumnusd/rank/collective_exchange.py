@@ -70,6 +70,10 @@ class CollectiveExchange:
 
         return fetched
 
+    def copied_tokens(self, prefix: Prefix) -> int:
+        """Those of a layer, while those of the next one arrive."""
+        return 2 * self._pool.block_tokens * sum(len(ids) for _, ids in prefix)
+
     def skip(self, turn: int, begun: bool) -> None:
         """A step that no rank has begun passes in silence. One that they count on cannot: what is
         missing has sizes, and a rank that dropped out in the middle may not know them."""

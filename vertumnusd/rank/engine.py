@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import time
 
+from torch import Tensor
 from vertumnus_kernels.attention import implementation
 
 from vertumnusd.messages import (
@@ -79,18 +80,24 @@ class Engine:
             self._admissions[request] = admission
 
     def step(self, step: Step) -> None:
-        """Run one step and report it."""
+        """Run one step and report it, each of its failures first."""
         started = time.perf_counter()
-        name = (self._start.rank, step.epoch, step.seq, step.request)
-        try:
-            first_token = self._run(step)
-        except (PrefillError, FloatingPointError) as error:
-            reason = self._failures.get(step.request, str(error))
-            self.discard(step.request)
-            self._failures[step.request] = reason
-            self._link.send(StepFailed(*name, reason))
-        else:
-            self._link.send(StepDone(*name, time.perf_counter() - started, first_token))
+        result = self._prefill.run(step)
+        failures = dict(result.failures)
+        drawn = {}
+        for request, logits_V in result.logits.items():
+            try:
+                drawn[request] = self._draw(request, logits_V)
+            except FloatingPointError as error:
+                failures[request] = str(error)
+        for request, reason in failures.items():
+            self._fail(step, request, reason)
+        if step.last_layer == self._start.model.layers:
+            for part in step.parts:
+                if part.request not in failures:
+                    self._finish(part.request)
+        elapsed_s = time.perf_counter() - started
+        self._link.send(StepDone(self._start.rank, step.epoch, step.seq, elapsed_s, drawn))
 
     def discard(self, request: str) -> None:
         """Forget the request; unknown ones are ignored."""
@@ -102,14 +109,20 @@ class Engine:
         for request in self._admissions.keys() | self._failures.keys():
             self.discard(request)
 
-    def _run(self, step: Step) -> int:
-        """The token drawn, or −1. A request this rank does not know still meets its peers."""
-        logits_V = self._prefill.run(step.request, step.first_layer, step.last_layer)
-        admission = self._admissions[step.request]
-        begin = admission.begin
-        token = -1 if logits_V is None else draw(logits_V, begin.sampling, begin.position)
-        if step.last_layer == self._start.model.layers:
-            if admission.reservation is not None:
-                self._cache.publish(admission.reservation)
-            self.discard(step.request)
-        return token
+    def _draw(self, request: str, logits_V: Tensor) -> int:
+        begin = self._admissions[request].begin
+        return draw(logits_V, begin.sampling, begin.position)
+
+    def _fail(self, step: Step, request: str, reason: str) -> None:
+        """The first reason stands until the Discard."""
+        reason = self._failures.get(request, reason)
+        self.discard(request)
+        self._failures[request] = reason
+        self._link.send(StepFailed(self._start.rank, step.epoch, step.seq, request, reason))
+
+    def _finish(self, request: str) -> None:
+        """Its last layer is done."""
+        reservation = self._admissions[request].reservation
+        if reservation is not None:
+            self._cache.publish(reservation)
+        self.discard(request)

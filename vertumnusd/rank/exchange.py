@@ -56,6 +56,10 @@ class Exchange(Protocol):
         """Begin to bring K and V of these blocks here. The order of the pieces means nothing."""
         ...
 
+    def copied_tokens(self, prefix: Prefix) -> int:
+        """Tokens of these blocks that a fetch keeps a copy of, at most."""
+        ...
+
     def skip(self, turn: int, begun: bool) -> None:
         """Let the meetings before ``turn`` pass, for a step that this rank cannot compute.
 

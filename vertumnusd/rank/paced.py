@@ -125,21 +125,31 @@ class PacedEngine:
         self._jobs[begin.request] = job
 
     def step(self, step: Step) -> None:
-        job = self._jobs.get(step.request)
-        name = (self._start.rank, step.epoch, step.seq, step.request)
-        if job is None:
-            self._link.send(StepFailed(*name, "the request is not known here"))
-            return
-        elapsed_s = job.layer_s * (step.last_layer - step.first_layer)
+        """A pack pays once for what every prefill costs whatever its length."""
+        rank, last = self._start.rank, step.last_layer == self._start.model.layers
+        jobs = [self._jobs[p.request] for p in step.parts if p.request in self._jobs]
+        elapsed_s = self._pack_layer_s(jobs) * (step.last_layer - step.first_layer)
         self._metronome.beat(elapsed_s)
-        token = -1
-        if step.last_layer == self._start.model.layers:
-            if job.admission.reservation is not None:
-                self._cache.publish(job.admission.reservation)
-            if self._start.rank == self._base:
-                token = next_token(job.state)
-            del self._jobs[step.request]
-        self._link.send(StepDone(*name, elapsed_s, token))
+        drawn = {}
+        for part in step.parts:
+            job = self._jobs.get(part.request)
+            if job is None:
+                reason = "the request is not known here"
+                self._link.send(StepFailed(rank, step.epoch, step.seq, part.request, reason))
+            elif last:
+                self._finish(job)
+                if rank == self._base:
+                    drawn[part.request] = next_token(job.state)
+        self._link.send(StepDone(rank, step.epoch, step.seq, elapsed_s, drawn))
+
+    def _pack_layer_s(self, jobs: Sequence[_Job]) -> float:
+        overhead_s = self._pace.prefill_s(self._degree, 0, 0) / self._start.model.layers
+        return sum(job.layer_s for job in jobs) - max(0, len(jobs) - 1) * overhead_s
+
+    def _finish(self, job: _Job) -> None:
+        if job.admission.reservation is not None:
+            self._cache.publish(job.admission.reservation)
+        del self._jobs[job.admission.begin.request]
 
     def discard(self, request: str) -> None:
         self._jobs.pop(request, None)

@@ -1,58 +1,53 @@
 """Context-parallel prefill: runs layer ranges of requests over the ranks of a worker.
 
-A rank computes its zigzag chunks of the uncached suffix. Each chunk attends to the cached prefix,
-fetched from the ranks of its span, to the suffix before it, and causally to itself; the parts are
-merged by their log-sum-exp. K and V of the suffix pass through the exchange, from where the owner
-of each block copies it into its pool. Between two steps of a request only its hidden states wait
-here, so other requests may run in between.
+A rank computes its chunks of the uncached suffix (``plan.py``). Each chunk attends to the cached
+prefix, fetched from the ranks of its span, to the suffix before it, and causally to itself; the
+parts are merged by their log-sum-exp. K and V of the suffix pass through the exchange, from where
+the owner of each block copies it into its pool. Between two steps of a request only its hidden
+states wait here, so other requests may run in between.
 
-Shapes: T this rank's rows, S suffix tokens, P prefix tokens, E hidden, H heads, D head dim,
-V vocabulary.
+The short requests of a pack share the products and one meeting a layer; attention is each one's
+own, and so is its failure.
+
+Shapes: T this rank's rows, N those of last tokens, S suffix tokens, P prefix tokens, E hidden,
+H heads, D head dim, V vocabulary.
 """
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
-from vertumnus_kernels.attention import attend, merge
 
-from vertumnusd.layout import owned_blocks
-from vertumnusd.messages import Begin, RankStart
+from vertumnusd.messages import Begin, RankStart, Step
+from vertumnusd.rank.activation import StepLoad, window_rows
 from vertumnusd.rank.device import finish
-from vertumnusd.rank.exchange import KV, Exchange, Fetched, Prefix, Spans
+from vertumnusd.rank.exchange import KV, Exchange
 from vertumnusd.rank.groups import Group, Groups
+from vertumnusd.rank.job import Job, open_job
 from vertumnusd.rank.kv_pool import KVPool
 from vertumnusd.rank.models import Model
-from vertumnusd.rank.plan import Chunk, block_runs, chunks
+from vertumnusd.rank.pack import Pack, Share, Source, Window, open_pack
+from vertumnusd.rank.plan import Chunks, StepPlan, plan_step, split
 
 
 class PrefillError(RuntimeError):
     """This request cannot go on, on this rank; others can."""
 
 
-@dataclass(slots=True)
-class _Job:
-    """One request on this rank: where its tokens come from and where its KV goes."""
+class PlanMismatch(Exception):
+    """The ranks of a worker were about to run different steps: a bug, and the end of this rank."""
 
-    suffix_tokens: int
-    chunks: tuple[Chunk, ...]
-    ids_T: Tensor
-    positions_T: Tensor
-    spans: Spans  # of all ranks
-    prefix: Prefix  # the cached blocks
-    stores: list[tuple[slice, int]]  # complete suffix blocks → pool ids; see plan.block_runs
-    tail_id: int | None  # where the incomplete last block goes, if that is in our pool
-    ahead: Fetched | None = None  # the prefix of the layer to come
-    x_TE: Tensor | None = None  # hidden states, once the first layer has begun
 
-    @property
-    def has_last(self) -> bool:
-        """Whether this rank computes the prompt's last token."""
-        return bool(self.chunks) and self.chunks[-1].stop == self.suffix_tokens
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """By request: the logits (V,), float32, of the last tokens that this rank has, after the
+    model's last layer; and why it failed here."""
+
+    logits: dict[str, Tensor] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
 
 
 class Prefill:
@@ -74,7 +69,7 @@ class Prefill:
         self._groups = groups
         self._device = device
         self._group: Group | None = None  # None at degree 1
-        self._jobs: dict[str, _Job] = {}
+        self._jobs: dict[str, Job] = {}
 
     def adopt(self, degree: int, base: int) -> None:
         """Use this geometry from the next Begin on. KeyError if this rank is in no such group."""
@@ -87,46 +82,42 @@ class Prefill:
         Raises PrefillError, on every rank alike, for tokens that the model or the exchange cannot
         take.
         """
-        tokens = torch.frombuffer(bytearray(begin.tokens), dtype=torch.int32).to(self._device)
-        self._check(tokens, begin.cached_tokens)
-        degree, cp_rank = (self._group.degree, self._group.cp_rank) if self._group else (1, 0)
-        by_rank = [chunks(len(tokens), degree, rank) for rank in range(degree)]
-        own = by_rank[cp_rank]
-        rows_T = torch.cat([torch.arange(0), *(torch.arange(c.start, c.stop) for c in own)])
-        first_block = begin.cached_tokens // self._start.block_tokens
-        full_blocks, tail = divmod(len(tokens), self._start.block_tokens)
-        block_ids = array("I", begin.block_ids)
-        self._jobs[begin.request] = _Job(
-            suffix_tokens=len(tokens),
-            chunks=own,
-            ids_T=tokens[rows_T],
-            positions_T=rows_T + begin.cached_tokens,
-            spans=[[chunk.tokens for chunk in each] for each in by_rank],
-            prefix=self._prefix(begin, block_ids, first_block),
-            stores=block_runs(writable, first_block, full_blocks),
-            tail_id=writable.get(first_block + full_blocks) if tail else None,
+        self._check(begin)
+        by_rank = split(len(begin.tokens) // 4, begin.cached_tokens, self._degree)
+        job = open_job(
+            begin, by_rank, self._cp_rank, writable, self._start.block_tokens, self._device
         )
+        self._jobs[begin.request] = job
 
     @torch.inference_mode()
-    def run(self, request: str, first_layer: int, last_layer: int) -> Tensor | None:
-        """Run layers ``first_layer`` … ``last_layer - 1``.
+    def run(self, step: Step) -> StepResult:
+        """Run one step. Requests that fail are unknown afterwards; the others go on.
 
-        After the model's last layer the rank with the prompt's last token returns its logits (V,)
-        in float32. Raises PrefillError for an unknown request, and for a failure, after which the
-        request is unknown; but not before having met the other ranks as often as the step does,
-        for they go on, and the next step is everyone's. CollectiveError is raised at once.
+        Whatever fails, this rank meets the others as often as the step does, for they go on, and
+        the next step is everyone's. Raises CollectiveError at once.
         """
-        end = self._exchange.turn + last_layer - first_layer
+        plan = plan_step(step, self._degree)
+        if self._start.debug_plans:
+            self._compare(plan)
+        end = self._exchange.turn + plan.last_layer - plan.first_layer
+        result = StepResult()
+        known = [
+            (part, self._jobs[part.request]) for part in plan.parts if self.knows(part.request)
+        ]
+        for part in plan.parts:
+            if not self.knows(part.request):
+                result.failures[part.request] = "the request is not known here"
         try:
-            if request not in self._jobs:
-                raise PrefillError("the request is not known here")
-            logits_V = self._run(self._jobs[request], first_layer, last_layer)
+            if known:
+                self._run(plan, open_pack(known), result)
             finish(self._device)  # the KV of these layers is pulled next
-            return logits_V
         except (RuntimeError, MemoryError) as error:
-            begun = self._jobs.pop(request, None) is not None
-            self._exchange.skip(end, begun)
-            raise PrefillError(str(error)) from error
+            result.logits.clear()
+            result.failures.update((part.request, str(error)) for part, _ in known)
+        for request in result.failures:
+            self._jobs.pop(request, None)
+        self._exchange.skip(end, begun=bool(known))
+        return result
 
     def discard(self, request: str) -> None:
         """Forget the request; unknown ones are ignored."""
@@ -135,91 +126,145 @@ class Prefill:
     def knows(self, request: str) -> bool:
         return request in self._jobs
 
-    def _check(self, tokens: Tensor, cached_tokens: int) -> None:
-        limit = min(self._exchange.tokens, self._start.model.context_tokens - cached_tokens)
+    @property
+    def _degree(self) -> int:
+        return self._group.degree if self._group else 1
+
+    @property
+    def _cp_rank(self) -> int:
+        return self._group.cp_rank if self._group else 0
+
+    def _check(self, begin: Begin) -> None:
+        tokens = torch.frombuffer(bytearray(begin.tokens), dtype=torch.int32)
+        limit = min(self._exchange.tokens, self._start.model.context_tokens - begin.cached_tokens)
         if not 1 <= len(tokens) <= limit:
             raise PrefillError(f"{len(tokens)} uncached tokens; 1 to {limit} can be computed")
         if not 0 <= int(tokens.min()) <= int(tokens.max()) < self._start.model.vocab:
             raise PrefillError(f"a token is not one of the {self._start.model.vocab}")
 
-    def _prefix(self, begin: Begin, block_ids: Sequence[int], cached_blocks: int) -> Prefix:
-        """The cached blocks of the chain, by the rank that owns them."""
-        home = range(begin.home_base, begin.home_base + begin.home_ranks)
-        owned = (
-            (rank, owned_blocks(rank, cached_blocks, home.start, begin.rotation, len(home)))
-            for rank in home
-        )
-        return [(rank, [block_ids[b] for b in blocks]) for rank, blocks in owned if blocks]
-
-    def _run(self, job: _Job, first_layer: int, last_layer: int) -> Tensor | None:
-        if first_layer == 0:
-            job.x_TE = self._model.embed(job.ids_T)
-        x_TE = job.x_TE
-        assert x_TE is not None, "the first step of a request starts at layer 0"
-        job.ahead = self._exchange.fetch(first_layer, job.prefix)
-        for layer in range(first_layer, last_layer):
-            x_TE = self._layer(job, layer, x_TE, last_layer)
-        job.x_TE = x_TE
-        if last_layer < self._start.model.layers or not job.has_last:
-            return None
-        return self._model.logits(x_TE)[0].float().cpu()
-
-    def _layer(self, job: _Job, layer: int, x_TE: Tensor, last_layer: int) -> Tensor:
-        q_THD, k_THD, v_THD = self._model.qkv(layer, x_TE, job.positions_T)
-        k_SHD, v_SHD = self._suffix(job, layer, k_THD, v_THD)
-        prefix = self._fetched(job, layer, last_layer)
-        self._store(job, layer, k_SHD, v_SHD)
-        own = job.chunks
-        if layer == self._start.model.layers - 1:
-            # Nothing follows but the last token's logits, so only its row goes on.
-            if not job.has_last:
-                return x_TE[:0]
-            own = (Chunk(job.suffix_tokens - 1, job.suffix_tokens, 0),)
-            q_THD, x_TE = q_THD[-1:], x_TE[-1:]
-        if not own:
-            return x_TE
-        attn_THD = self._attend(own, q_THD, k_SHD, v_SHD, prefix)
-        return self._model.finish(layer, x_TE, attn_THD)
-
-    def _suffix(self, job: _Job, layer: int, k_THD: Tensor, v_THD: Tensor) -> KV:
-        """K and V of the whole suffix, from all ranks of the worker."""
+    def _compare(self, plan: StepPlan) -> None:
+        """Debug mode: have every rank show its plan before any of them starts."""
         if self._group is None:
-            return k_THD, v_THD
-        for chunk in job.chunks:
-            self._exchange.put(layer, chunk.start, k_THD[chunk.rows], v_THD[chunk.rows])
-        return self._exchange.meet(layer, job.suffix_tokens, job.spans)
+            return
+        own_B = torch.frombuffer(bytearray(plan.digest()), dtype=torch.uint8).to(self._device)
+        all_CB = own_B.new_empty(self._degree, own_B.numel())
+        self._group.all_gather(all_CB, own_B)
+        if not (all_CB == own_B).all():
+            raise PlanMismatch(f"the ranks have different plans for step {plan.seq}: {plan}")
 
-    def _fetched(self, job: _Job, layer: int, last_layer: int) -> list[KV]:
-        """The cached prefix at this layer; that of the step's next layer sets out."""
-        assert job.ahead is not None
-        prefix = job.ahead()
-        if layer + 1 < last_layer:
-            job.ahead = self._exchange.fetch(layer + 1, job.prefix)
-        return prefix
+    # --- a step
 
-    def _store(self, job: _Job, layer: int, k_SHD: Tensor, v_SHD: Tensor) -> None:
-        """Copy the suffix blocks that this rank owns into its pool."""
-        pool = self._pool
-        full_tokens = job.suffix_tokens - job.suffix_tokens % pool.block_tokens
-        k_NTHD, v_NTHD = (
-            kv[:full_tokens].view(-1, pool.block_tokens, *kv.shape[1:]) for kv in (k_SHD, v_SHD)
-        )
-        for blocks, first_id in job.stores:
-            pool.write_blocks(layer, first_id, k_NTHD[blocks], v_NTHD[blocks])
-        if job.tail_id is not None:
-            pool.write(layer, job.tail_id, 0, k_SHD[full_tokens:], v_SHD[full_tokens:])
+    def _run(self, plan: StepPlan, pack: Pack, result: StepResult) -> None:
+        windows = pack.windows(self._most_rows(plan, pack))
+        if plan.first_layer == 0:
+            for share in pack.shares:
+                share.job.x_TE = self._model.embed(share.job.ids_T)
+        x_TE = pack.hidden()
+        self._fetch(pack, plan.first_layer)
+        last = self._start.model.layers - 1
+        for layer in range(plan.first_layer, min(plan.last_layer, last)):
+            self._layer(plan, pack, layer, windows, x_TE)
+        pack.keep(x_TE)
+        if plan.last_layer > last:
+            self._finish(plan, pack, x_TE, result)
+        result.failures.update((s.part.request, s.failure) for s in pack.shares if s.failure)
 
-    def _attend(
+    def _most_rows(self, plan: StepPlan, pack: Pack) -> int:
+        """How many rows may go through a layer at once. Raises PrefillError if none may."""
+        if plan.tokens > self._exchange.tokens:
+            raise PrefillError(f"{plan.tokens} tokens in a step; at most {self._exchange.tokens}")
+        mine = [share.job for share in pack.shares]
+        waiting = [job for job in self._jobs.values() if job not in mine]
+        copied = sum(self._exchange.copied_tokens(job.prefix) for job in mine)
+        load = StepLoad.of(plan, sum(job.most_rows for job in waiting), copied)
+        try:
+            return window_rows(self._start.model, load, self._start.activation_bytes)
+        except ValueError as error:
+            raise PrefillError(str(error)) from error
+
+    def _layer(
+        self, plan: StepPlan, pack: Pack, layer: int, windows: Sequence[Window], x_TE: Tensor
+    ) -> None:
+        """One layer of all rows; ``x_TE`` becomes its output. What it needed is gone afterwards."""
+        q_THD, sources = self._open_layer(plan, pack, layer, x_TE)
+        self._close_layer(layer, windows, q_THD, sources, x_TE)
+
+    def _open_layer(
+        self, plan: StepPlan, pack: Pack, layer: int, x_TE: Tensor
+    ) -> tuple[Tensor, dict[Share, Source]]:
+        """Queries (T, H, D) of this rank's rows, and what they attend to; its blocks are stored."""
+        q_THD, k_THD, v_THD = self._model.qkv(layer, x_TE, pack.positions_T)
+        suffixes = self._meet(plan, pack, layer, k_THD, v_THD)
+        prefixes = [share.ahead() for share in pack.shares if share.ahead is not None]
+        if layer + 1 < plan.last_layer:
+            self._fetch(pack, layer + 1)
+        sources = {}
+        for share, suffix, prefix in zip(pack.shares, suffixes, prefixes, strict=True):
+            share.job.store(self._pool, layer, *suffix)
+            sources[share] = Source(suffix, prefix)
+        return q_THD, sources
+
+    def _close_layer(
         self,
-        own: Sequence[Chunk],
+        layer: int,
+        windows: Sequence[Window],
         q_THD: Tensor,
-        k_SHD: Tensor,
-        v_SHD: Tensor,
-        prefix: Sequence[KV],
-    ) -> Tensor:
-        """Attention of the chunks: all of them over the prefix, each over the suffix up to it."""
-        scale = self._start.model.head_dim**-0.5
-        suffix = [attend(q_THD[c.rows], k_SHD[: c.stop], v_SHD[: c.stop], True, scale) for c in own]
-        parts = [(torch.cat([out for out, _ in suffix]), torch.cat([lse for _, lse in suffix], 1))]
-        parts += [attend(q_THD, k_PHD, v_PHD, False, scale) for k_PHD, v_PHD in prefix]
-        return merge(parts)[0]
+        sources: dict[Share, Source],
+        x_TE: Tensor,
+    ) -> None:
+        """Attention and the rest of the layer; ``x_TE`` becomes its output."""
+        for window in windows:
+            attn = [
+                self._attend(share, chunks, q_THD, sources[share])
+                for share, chunks in window.chunks
+            ]
+            window_TE = x_TE[window.rows]
+            attn_THD = attn[0] if len(attn) == 1 else torch.cat(attn)
+            window_TE.copy_(self._model.finish(layer, window_TE, attn_THD))
+
+    def _finish(self, plan: StepPlan, pack: Pack, x_TE: Tensor, result: StepResult) -> None:
+        """The last layer: nothing follows but the logits of last tokens, so only these go on."""
+        layer = self._start.model.layers - 1
+        q_THD, sources = self._open_layer(plan, pack, layer, x_TE)
+        shares, rows_N, windows = pack.last_rows()
+        if not shares:
+            return
+        x_NE, q_NHD = x_TE.index_select(0, rows_N), q_THD.index_select(0, rows_N)
+        self._close_layer(layer, windows, q_NHD, sources, x_NE)
+        logits_NV = self._model.logits(x_NE).float().cpu()
+        for share, logits_V in zip(shares, logits_NV, strict=True):
+            if not share.failure:
+                result.logits[share.part.request] = logits_V
+
+    def _fetch(self, pack: Pack, layer: int) -> None:
+        """Have the prefixes of a layer set out."""
+        for share in pack.shares:
+            share.ahead = self._exchange.fetch(layer, share.job.prefix)
+
+    def _meet(
+        self, plan: StepPlan, pack: Pack, layer: int, k_THD: Tensor, v_THD: Tensor
+    ) -> list[KV]:
+        """K and V of the whole suffix of each part, from all ranks of the worker."""
+        if self._group is None:
+            return [(k_THD[share.rows], v_THD[share.rows]) for share in pack.shares]
+        chunks = {share.part.request: share.chunks for share in pack.shares}
+        for part in plan.parts:
+            for chunk in chunks.get(part.request, ()):
+                start = part.offset + chunk.start
+                self._exchange.put(layer, start, k_THD[chunk.rows], v_THD[chunk.rows])
+            if part.request not in chunks:  # its place must be filled, with whatever
+                for chunk in part.by_rank[self._cp_rank]:
+                    none = k_THD.new_zeros(chunk.stop - chunk.start, *k_THD.shape[1:])
+                    self._exchange.put(layer, part.offset + chunk.start, none, none)
+        k_SHD, v_SHD = self._exchange.meet(layer, plan.tokens, plan.spans())
+        return [(k_SHD[share.part.span], v_SHD[share.part.span]) for share in pack.shares]
+
+    def _attend(self, share: Share, chunks: Chunks, q_THD: Tensor, source: Source) -> Tensor:
+        """Attention of these chunks. If it fails, the request fails alone."""
+        q_THD = q_THD[chunks[0].row : chunks[-1].rows.stop]
+        if not share.failure:
+            try:
+                return source.attend(chunks, q_THD, self._start.model.head_dim**-0.5)
+            except (RuntimeError, MemoryError) as error:
+                share.failure = str(error)
+        return torch.zeros(q_THD.shape)

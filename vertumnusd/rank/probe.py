@@ -25,7 +25,7 @@ from vertumnusd.rank.assemble import open_exchange, open_pools
 from vertumnusd.rank.exchange import Exchange
 from vertumnusd.rank.groups import CPU, Group, Groups
 from vertumnusd.rank.link import Link
-from vertumnusd.rank.plan import chunks
+from vertumnusd.rank.plan import split
 from vertumnusd.rank.weights import DTYPES, map_shared
 
 SUFFIX_TOKENS = (16, 256, 4096)
@@ -71,7 +71,7 @@ def probe(start: RankStart) -> Probed:
 def _exchange_s(exchange: Exchange, group: Group, start: RankStart, tokens: int) -> float:
     """Median of showing this rank's chunks of one layer and having everybody's."""
     kept = start.model.kept(LAYER)
-    by_rank = [chunks(tokens, group.degree, cp_rank) for cp_rank in range(group.degree)]
+    by_rank = split(tokens, 0, group.degree)
     own, spans = by_rank[group.cp_rank], [[c.tokens for c in theirs] for theirs in by_rank]
     rows = sum(chunk.stop - chunk.start for chunk in own)
     k_THD = torch.zeros(rows, kept.kv_heads, kept.head_dim, dtype=DTYPES[kept.dtype])

@@ -23,6 +23,7 @@ from vertumnusd.layout import exchange_area_bytes
 from vertumnusd.messages import Kept, ModelInfo
 from vertumnusd.rank.exchange import KV, Fetched, Prefix, Spans
 from vertumnusd.rank.groups import Group
+from vertumnusd.rank.kv_pool import MAX_RUNS, runs
 from vertumnusd.rank.sources import Sources
 from vertumnusd.rank.weights import DTYPES, map_shared
 
@@ -81,6 +82,11 @@ class SharedExchange:
                 layer, ids, len(ids) * self._pools[rank].block_tokens
             )
         ]
+
+    def copied_tokens(self, prefix: Prefix) -> int:
+        """Blocks whose ids run on are read in place."""
+        scattered = ((rank, ids) for rank, ids in prefix if len(runs(ids)) > MAX_RUNS)
+        return sum(len(ids) * self._pools[rank].block_tokens for rank, ids in scattered)
 
     def skip(self, turn: int, begun: bool) -> None:
         while self._group is not None and self.turn < turn:
