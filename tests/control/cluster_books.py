@@ -99,6 +99,11 @@ class Books:
     def waiting(self) -> list[Client]:
         return [client for client in self.clients.values() if not client.ends]
 
+    def too_large(self, client: Client) -> bool:
+        """No worker that serves could hold its chain."""
+        largest = max((exposed.degree for exposed in self.exposed.values()), default=0)
+        return self.settings.blocks(client.submit.input_tokens) > largest * self.settings.kv_blocks
+
     def up(self) -> list[int]:
         return [*(rank for rank, pool in enumerate(self.pools) if pool.up), *sorted(self.decode_up)]
 
@@ -107,28 +112,38 @@ class Books:
         return sorted(set(ranks) - set(self.up()))
 
     def home(self, run: Run) -> range:
-        return range(run.dispatch.home_base, run.dispatch.home_base + self.settings.home_ranks)
+        """The ranks of its span."""
+        return range(run.dispatch.home_base, run.dispatch.home_base + run.dispatch.home_ranks)
 
-    def share(self, submit: Submit) -> int:
-        """Blocks that each rank of a home needs for a request, at most."""
-        return -(-self.settings.blocks(submit.input_tokens) // self.settings.home_ranks)
+    def share(self, run: Run) -> int:
+        """Blocks that each rank of the span needs for a request, at most."""
+        return -(-self.settings.blocks(run.submit.input_tokens) // run.dispatch.home_ranks)
 
     def fresh_share(self, run: Run) -> int:
         """Of these, those not found in the cache at dispatch."""
         tokens = run.submit.input_tokens - run.cached_tokens
-        return -(-self.settings.blocks(tokens) // self.settings.home_ranks)
+        return -(-self.settings.blocks(tokens) // run.dispatch.home_ranks)
 
     def room(self, rank: int) -> int:
         return self.settings.kv_blocks - sum(self.pools[rank].pins.values())
 
     def has_room(self, run: Run) -> bool:
-        return all(self.room(rank) >= self.share(run.submit) for rank in self.home(run))
+        return all(self.room(rank) >= self.share(run) for rank in self.home(run))
 
     def cached_tokens(self, home: int, submit: Submit) -> int:
         held = self._held(home)
         length = 0
         for block in split(submit.chain):
             if block not in held:
+                break
+            length += 1
+        return min(length, (submit.input_tokens - 1) // 10) * 10
+
+    def span_tokens(self, base: int, ranks: int, submit: Submit) -> int:
+        """What lies on a span of several homes, each block at its owner's."""
+        length = 0
+        for index, block in enumerate(split(submit.chain)):
+            if block not in self.pools[base + (index + block[0]) % ranks].held:
                 break
             length += 1
         return min(length, (submit.input_tokens - 1) // 10) * 10
@@ -260,7 +275,7 @@ class Books:
 
     def in_use(self, home: int, stages: tuple[str, ...]) -> set[bytes]:
         """Blocks of the chains of all that the home's ranks have to do with."""
-        live = [r for r in self.runs.values() if r.dispatch.home_base == home and not r.lost]
+        live = [r for r in self.runs.values() if home in self.home(r) and not r.lost]
         return {b for r in live if r.stage in stages for b in split(r.submit.chain)}
 
     def _held(self, home: int) -> set[bytes]:
@@ -308,15 +323,23 @@ class Books:
     # --- what must hold
 
     def _check_prediction(self, run: Run) -> None:
-        """The prefix is the longest of the worker's homes, as they are now."""
+        """The prefix is the longest of the worker's homes and spans, as they are now."""
         degree, tokens = run.dispatch.degree, run.submit.input_tokens
-        homes = Worker(degree, run.dispatch.base).homes(self.settings.home_ranks)
-        cached = {home: self.cached_tokens(home, run.submit) for home in homes}
+        width = self.settings.home_ranks
+        homes = Worker(degree, run.dispatch.base).homes(width)
+        cached = {(home, width): self.cached_tokens(home, run.submit) for home in homes}
+        chosen = run.dispatch.home_base, run.dispatch.home_ranks
+        if chosen[1] > width:
+            cached[chosen] = self.span_tokens(*chosen, run.submit)
         for ahead in self.owed(run.dispatch.worker, run.dispatch.epoch):
-            home, blocks = ahead.dispatch.home_base, self._promised_blocks(ahead, run.submit)
-            cached[home] = max(cached[home], blocks * 10)
-        prefix = run.cached_tokens = cached[run.dispatch.home_base]
-        assert prefix == max(cached.values())
+            span = ahead.dispatch.home_base, ahead.dispatch.home_ranks
+            blocks = self._promised_blocks(ahead, run.submit)
+            cached[span] = max(cached.get(span, 0), blocks * 10)
+        prefix = run.cached_tokens = cached[chosen]
+        blocks = self.settings.blocks(tokens)
+        assert blocks <= chosen[1] * self.settings.kv_blocks
+        fitting = [n for s, n in cached.items() if blocks <= s[1] * self.settings.kv_blocks]
+        assert prefix == max(fitting)
         predicted_s = PREFILL_TIME.predict_s(degree, tokens - prefix, prefix)
         assert abs(run.dispatch.predicted_s - predicted_s) < 1e-9
 
@@ -369,7 +392,7 @@ class Books:
 
     def _check_homes(self, live: list[Run]) -> None:
         for home in range(0, self.settings.ranks, self.settings.home_ranks):
-            owed = [r for r in live if r.dispatch.home_base == home and r.stage != "decoding"]
+            owed = [r for r in live if home in self.home(r) and r.stage != "decoding"]
             assert sum(self.fresh_share(run) for run in owed) <= self.settings.kv_blocks
 
 

@@ -134,6 +134,8 @@ class World:
             busy = books.waiting() or books.runs or books.unacknowledged or books.converting
             if not (busy or books.down() or books.transfers):
                 break
+            if books.waiting() and all(map(books.too_large, books.waiting())):
+                self.pass_time()
         self._check_base_line()
 
     def _check_base_line(self) -> None:
@@ -361,7 +363,7 @@ class World:
 
     def _start(self, run: Run) -> None:
         """Reserve; if a rank of the home refuses, those that had room let go again."""
-        request, share = run.submit.request, self.books.share(run.submit)
+        request, share = run.submit.request, self.books.share(run)
         starts = self.books.has_room(run)
         pinned = [rank for rank in self.books.home(run) if self.books.room(rank) >= share]
         for rank in pinned:
@@ -376,7 +378,7 @@ class World:
     def _finish_prefill(self, run: Run) -> None:
         """Publish most of the chain's blocks, and evict some others."""
         for index, block in enumerate(split(run.submit.chain)):
-            rank = self.books.home(run)[(index + block[0]) % self.settings.home_ranks]
+            rank = self.books.home(run)[(index + block[0]) % run.dispatch.home_ranks]
             held = self.books.pools[rank].held
             if self.random.random() < 0.9 and block not in held:
                 held.add(block)

@@ -75,3 +75,22 @@ def test_the_snapshot_sums_over_the_ranks_of_a_home():
         "free_blocks": 13,
         "reserved_blocks": 6,
     }
+
+
+def test_a_span_takes_a_share_on_every_rank_of_its_homes():
+    rooms = homes()
+    rooms.reserve(0, 15, ranks=2)
+    assert not rooms.fits(0, 3)
+    assert rooms.fits(1, 2)
+    assert rooms.fits(0, 4, ranks=2)
+    assert not rooms.fits(0, 5, ranks=2)
+    rooms.release(0, 15, ranks=2)
+    assert rooms.at_rest()
+
+
+def test_a_span_is_as_full_as_its_homes_together_and_has_the_room_of_its_fullest_rank():
+    rooms = homes()
+    rooms.report(report(0, cached=4, pinned=1))
+    rooms.report(report(1, cached=2, pinned=7))
+    assert rooms.fullness(0, ranks=2) == 6
+    assert rooms.unpinned_share(0, ranks=2) == 3

@@ -46,7 +46,7 @@ def test_every_kind_of_worker_is_in_order(seed):
             for n in lengths
         ]
         now_ns = choose.randrange(3)
-        found = list(loads.kinds(prefixes, now_ns))
+        found = list(loads.kinds(prefixes, now_ns=now_ns))
         workers = {(kind.degree, kind.cached_tokens): list(kind.workers) for kind in found}
         assert workers == naive(loads_ns, prefixes, now_ns)
         assert len(found) == len(workers)

@@ -9,7 +9,7 @@ from trie_chains import Home, Reporter, chain, name, owner_of, prefixes
 
 from vertumnusd.control.errors import IllegalEvent
 from vertumnusd.control.prefix_trie import PrefixTrie
-from vertumnusd.messages import BlocksChanged
+from vertumnusd.messages import BlocksChanged, BlocksHeld
 
 
 def match(trie: PrefixTrie, path: str) -> dict[int, int]:
@@ -273,3 +273,36 @@ def naive_match(model: list[set[str]], home_ranks: int, path: str) -> dict[int, 
         if length:
             lengths[home] = length
     return lengths
+
+
+@pytest.mark.parametrize("home_ranks", [1, 2])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_chain_on_a_span_is_whole_there_and_in_pieces_in_its_homes(home_ranks, seed):
+    """The ranks of the span report in any order; what one evicts ends the prefix."""
+    trie, path = PrefixTrie(ranks=4, home_ranks=home_ranks), "abcdefghij"
+    ranks = [Reporter(trie, rank) for rank in range(4)]
+    for rank in random.Random(seed).sample(ranks, 4):
+        owned = [each for each in prefixes(path) if owner_of(each, 0, 4) == rank.rank]
+        rank.report(stored=owned)
+    assert trie.span_prefix(chain(path), 0, 4) == 10
+    assert trie.span_prefix(chain(path + "k"), 0, 4) == 10
+    assert max(match(trie, path).values(), default=0) <= home_ranks
+    assert trie.span_prefix(chain(path), 0, 2) <= 2
+    ranks[owner_of("abcdefg", 0, 4)].report(evicted=["abcdefg"])
+    assert trie.span_prefix(chain(path), 0, 4) == 6
+
+
+def test_a_full_report_replaces_what_was_known():
+    trie = PrefixTrie(ranks=2, home_ranks=1)
+    rank = Reporter(trie, 0)
+    rank.report(stored=prefixes("abc"))
+    rank.version += 1  # lost: "abc" was evicted
+    assert rank.report(stored=["x"]) == 1
+    assert match(trie, "ab") == {}
+    pairs = b"".join(name(path[:-1]) + name(path) for path in ("a", "ab", "x"))
+    trie.resync(BlocksHeld(0, 3, True, False, pairs[:32]))
+    trie.resync(BlocksHeld(0, 3, False, True, pairs[32:]))
+    assert (match(trie, "abc"), match(trie, "x")) == ({0: 2}, {0: 1})
+    assert rank.report(stored=["abc"]) == 0
+    trie.resync(BlocksHeld(0, 3, True, True, b""))  # late
+    assert match(trie, "abc") == {0: 3}

@@ -12,7 +12,7 @@ from cluster_world import World
 from vertumnusd.control import worker_queue
 from vertumnusd.control.decode_pools import DecodePools
 from vertumnusd.control.fleet import Fleet
-from vertumnusd.control.homes import Homes
+from vertumnusd.control.homes import Homes, Span
 from vertumnusd.control.ledger import Ledger
 from vertumnusd.control.prefix_nodes import PrefixNodes
 from vertumnusd.control.prefix_trie import PrefixTrie
@@ -85,10 +85,13 @@ def _never_retry_on_reports(scheduler, report):
     return missing
 
 
-def _emptiest_home(scheduler, worker, request):
-    homes = worker.homes(scheduler.ledger.homes._home_ranks)
-    home = min(homes, key=scheduler.ledger.homes.fullness)
-    return home, scheduler.matching.by_home(request, homes).get(home, 0)
+def _emptiest_home(scheduler, worker, request, honest=Scheduler._choose_span):
+    span, cached = honest(scheduler, worker, request)
+    width = scheduler._settings.home_ranks
+    if span.ranks > width:
+        return span, cached
+    home = min(worker.homes(width), key=scheduler.ledger.homes.fullness)
+    return Span(home, width), scheduler.matching.by_home(request, [home]).get(home, 0)
 
 
 def _requeue_cancelled(scheduler, event):
@@ -162,7 +165,7 @@ MUTANTS = {
     "retry a refusal at once": mutant(Scheduler, "blocks_changed", _retry_on_any_report),
     "never retry a refusal": mutant(Scheduler, "blocks_changed", _never_retry_on_reports),
     "queue a cancelled request again": mutant(Scheduler, "_take_back", _requeue_cancelled),
-    "take a home without the prefix": mutant(Scheduler, "_choose_home", _emptiest_home),
+    "take a home without the prefix": mutant(Scheduler, "_choose_span", _emptiest_home),
     "never turn the unplaced away": mutant(Scheduler, "tick", nothing),
     "drop the queue on drain": mutant(Scheduler, "drain", _drop_queue),
     "go on dispatching on drain": mutant(Scheduler, "drain", _drain_nothing),

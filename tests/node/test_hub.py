@@ -11,7 +11,9 @@ from vertumnusd.control.lead_run import Run
 from vertumnusd.control.settings import ReplicationSettings
 from vertumnusd.messages import (
     BlocksChanged,
+    Dispatch,
     Finished,
+    Merge,
     Placed,
     PrefillDone,
     Replicate,
@@ -129,6 +131,29 @@ def run_script(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(SCRIPTS))
 def test_random_scripts_answer_everybody_once_and_leak_nothing(seed):
     run_script(seed)
+
+
+def test_a_prompt_that_no_home_can_hold_lies_on_all_of_its_worker():
+    world = World(composition="1CP2/2CP1")  # 24 blocks of 4 tokens a rank
+    tokens = list(range(4 * 30))
+    for name, prompt in (("a", tokens), ("b", tokens), ("c", [*tokens[:40], 999])):
+        world.submit(name, prompt, 2)
+        world.settle()
+    dispatches = [r for r in world.reports if isinstance(r, Dispatch)]
+    assert [(d.worker, d.home_base, d.home_ranks) for d in dispatches] == [("CP2[0-1]", 0, 2)] * 3
+    assert [world.endings(name)[0].cached_tokens for name in "abc"] == [0, 116, 40]
+    assert_base_line(world)
+
+
+def test_a_prompt_that_only_a_merge_could_hold_waits_for_it():
+    world = World(composition="4CP1")
+    world.submit("a", list(range(4 * 30)), 2)
+    world.settle()
+    assert world.endings("a") == []
+    world.hub.command(Merge(2, 0))
+    world.settle()
+    assert world.tokens("a") == expected("a", 2)
+    assert_base_line(world)
 
 
 def test_a_wanted_prefix_is_copied_to_where_a_request_finds_it():

@@ -1,6 +1,6 @@
 """Admission: which requests are turned away on arrival, and when to come back.
 
-A request that no home or no decode rank could ever hold is refused for good. One that would only
+A request that no worker or no decode rank could ever hold is refused for good. One that would only
 overfill the queue is refused for a while: waiting is bounded in tokens, over all workers, and in
 predicted seconds, on the worker with the shortest queue.
 """
@@ -35,7 +35,7 @@ def decode_blocks(settings: Settings, submit: Submit) -> int:
 def refuse_oversized(settings: Settings, submit: Submit) -> Reject | None:
     """The final refusal of a request that can never fit."""
     needs = (
-        (settings.blocks(submit.input_tokens), settings.home_blocks, "input", "a home"),
+        (settings.blocks(submit.input_tokens), settings.span_blocks, "input", "the largest worker"),
         (
             decode_blocks(settings, submit),
             settings.decode_kv_blocks,

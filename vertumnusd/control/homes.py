@@ -21,6 +21,17 @@ class PoolCounts(NamedTuple):
     free: int
 
 
+class Span(NamedTuple):
+    """The ``ranks`` ranks from ``base`` on, on which a chain lies: one home, or several."""
+
+    base: int
+    ranks: int
+
+    @property
+    def stop(self) -> int:
+        return self.base + self.ranks
+
+
 class Homes:
     """Room for n fresh blocks is set aside as a share of ``ceil(n / home_ranks)`` on every rank.
 
@@ -28,6 +39,9 @@ class Homes:
     Cached blocks are not counted: followers of one long prefix share it, and counted for each they
     would wait for room that is there. Where such prefixes are pinned and large, a rank may still
     refuse; then the request waits until its home reports room.
+
+    A chain that lies on several homes has a share on each of their ranks: where ``ranks`` is given,
+    it is their number, from ``home`` on.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -36,22 +50,25 @@ class Homes:
         self._reserved = dict.fromkeys(range(0, settings.ranks, settings.home_ranks), 0)
         self._pools: dict[int, PoolCounts] = {}
 
-    def share(self, blocks: int) -> int:
-        return -(-blocks // self._home_ranks)
+    def share(self, blocks: int, ranks: int = 0) -> int:
+        return -(-blocks // (ranks or self._home_ranks))
 
     def home_of(self, rank: int) -> int:
         return rank - rank % self._home_ranks
 
-    def fits(self, home: int, blocks: int) -> bool:
-        return self._reserved[home] + self.share(blocks) <= self._capacity
+    def fits(self, home: int, blocks: int, ranks: int = 0) -> bool:
+        room = self._capacity - self.share(blocks, ranks)
+        return all(self._reserved[each] <= room for each in self._span(home, ranks))
 
-    def reserve(self, home: int, blocks: int) -> None:
-        assert self.fits(home, blocks)
-        self._reserved[home] += self.share(blocks)
+    def reserve(self, home: int, blocks: int, ranks: int = 0) -> None:
+        assert self.fits(home, blocks, ranks)
+        for each in self._span(home, ranks):
+            self._reserved[each] += self.share(blocks, ranks)
 
-    def release(self, home: int, blocks: int) -> None:
-        assert self._reserved[home] >= self.share(blocks)
-        self._reserved[home] -= self.share(blocks)
+    def release(self, home: int, blocks: int, ranks: int = 0) -> None:
+        for each in self._span(home, ranks):
+            assert self._reserved[each] >= self.share(blocks, ranks)
+            self._reserved[each] -= self.share(blocks, ranks)
 
     def report(self, report: BlocksChanged) -> None:
         """Remember a rank's counts (its blocks are the trie's)."""
@@ -61,14 +78,16 @@ class Homes:
     def drop_rank(self, rank: int) -> None:
         self._pools.pop(rank, None)
 
-    def unpinned_share(self, home: int) -> int:
+    def unpinned_share(self, home: int, ranks: int = 0) -> int:
         """The largest share that no rank of the home has pinned, by their reports."""
-        return self._capacity - max(pool.pinned for pool in self._pools_of(home))
+        pools = (pool for each in self._span(home, ranks) for pool in self._pools_of(each))
+        return self._capacity - max(pool.pinned for pool in pools)
 
-    def fullness(self, home: int) -> int:
+    def fullness(self, home: int, ranks: int = 0) -> int:
         """Blocks cached or set aside; the emptiest home has the fewest."""
-        cached = sum(pool.cached for pool in self._pools_of(home))
-        return cached + self._reserved[home] * self._home_ranks
+        homes = self._span(home, ranks)
+        cached = sum(pool.cached for each in homes for pool in self._pools_of(each))
+        return cached + sum(self._reserved[each] for each in homes) * self._home_ranks
 
     def at_rest(self) -> bool:
         return not any(self._reserved.values())
@@ -86,6 +105,10 @@ class Homes:
             "free_blocks": sum(pool.free for pool in pools),
             "reserved_blocks": self._reserved[home] * self._home_ranks,
         }
+
+    def _span(self, home: int, ranks: int) -> range:
+        """The homes of ``ranks`` ranks from ``home`` on, but at least that one."""
+        return range(home, home + max(ranks, 1), self._home_ranks)
 
     def _pools_of(self, home: int) -> list[PoolCounts]:
         empty = PoolCounts(cached=0, pinned=0, free=self._capacity)

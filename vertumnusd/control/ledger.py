@@ -13,7 +13,7 @@ from vertumnusd.control import admission
 from vertumnusd.control.decode_pools import DecodePools
 from vertumnusd.control.errors import IllegalEvent
 from vertumnusd.control.fleet import Worker
-from vertumnusd.control.homes import Homes
+from vertumnusd.control.homes import Homes, Span
 from vertumnusd.control.loads import Loads
 from vertumnusd.control.promised import Promised, marks
 from vertumnusd.control.request import Request, Stage
@@ -128,12 +128,12 @@ class Ledger:
         self._note(queue)
 
     def dispatch(
-        self, now: float, request: Request, home: int, fresh_blocks: int, decode_rank: int
+        self, now: float, request: Request, span: Span, fresh_blocks: int, decode_rank: int
     ) -> None:
         """Set aside all that the first request of a queue needs to run."""
         assert request.worker is not None
-        self.homes.reserve(home, fresh_blocks)
-        request.home, request.fresh_blocks = home, fresh_blocks
+        self.homes.reserve(span.base, fresh_blocks, span.ranks)
+        (request.home, request.home_ranks), request.fresh_blocks = span, fresh_blocks
         if decode_rank != NO_DECODE_RANK:
             self.decode.reserve(decode_rank, request.decode_blocks)
             request.decode_rank = decode_rank
@@ -146,11 +146,11 @@ class Ledger:
         """Undo a dispatch: the request waits again, its predicted time stays reserved."""
         assert request.worker is not None
         assert request.home is not None
-        home = request.home
+        span = Span(request.home, request.home_ranks)
         self.release_home(request)
         self.release_decode(request)
         queue = self.queue_of(request.worker)
-        queue.take_back(request, home)
+        queue.take_back(request, span)
         self._note(queue)
         self.move(request, Stage.WAITING)
 
@@ -210,7 +210,7 @@ class Ledger:
         """Room in a home: its worker tries again, also what its ranks had refused."""
         if request.home is not None:
             assert request.worker is not None
-            self.homes.release(request.home, request.fresh_blocks)
+            self.homes.release(request.home, request.fresh_blocks, request.home_ranks)
             request.home = None
             self.queue_of(request.worker).blocked = None
 

@@ -50,19 +50,31 @@ class Loads:
         """A worker with the least load of all; None if none serves."""
         return min((ordered[0] for ordered in self._ordered.values()), default=(0, None))[1]
 
-    def kinds(self, prefixes: Sequence[tuple[int, int]], now_ns: int = 0) -> Iterator[Kind]:
+    def serves(self, least_degree: int) -> bool:
+        """Whether there is a worker of at least this degree."""
+        return any(degree >= least_degree for degree in self._ordered)
+
+    def kinds(
+        self, prefixes: Sequence[tuple[int, int]], least_degree: int = 1, now_ns: int = 0
+    ) -> Iterator[Kind]:
         """The workers of each degree and prefix, those with the least load first.
 
         ``prefixes``: homes (a bit for the first rank of each) and what they have, longest first; a
         worker has what the best of its homes has. ``now_ns`` if loads are times of the clock.
         """
         for degree, ordered in self._ordered.items():
+            if degree < least_degree:
+                continue
             others = self._bases[degree]
             for homes, length in (*prefixes, (EVERYWHERE, 0)):
                 workers = self._with(homes, degree) & others
                 if workers:
                     others ^= workers
                     yield Kind(degree, length, _among(ordered, workers, now_ns))
+
+    def contains(self, base: int, ranks: int) -> bool:
+        """Whether all these ranks are in one worker."""
+        return any(w.base <= base and base + ranks <= w.base + w.degree for w in self._load_ns)
 
     def any_with(self, homes: int, degree: int) -> bool:
         """Whether one of these homes is in a worker of this degree."""

@@ -3,6 +3,10 @@
 A worker's match is the longest among its homes (``prefix_trie.py``); under policy "ours" also what
 its queued and running requests will have produced (``promised.py``). At least one token is always
 left to compute, so only blocks that end before the last token count.
+
+A chain that is too long for one home lies on a span of several, all those of its worker. What is
+there counts for a worker that contains the whole span, and for no other: after a split it is
+pending.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from vertumnusd.control.fleet import Worker
+from vertumnusd.control.homes import Span
 from vertumnusd.control.loads import Loads
 from vertumnusd.control.prefill_time import PrefillTime
 from vertumnusd.control.prefix_statistics import PrefixStatistics
@@ -32,6 +37,7 @@ class Matching:
         self._stride = settings.mark_blocks
         self._loads = loads
         self._promised = promised
+        self._spans: set[Span] = set()  # wider than a home, on which chains lie
         self._last: tuple[Request | None, int, list[tuple[int, int]]] = (None, 0, [])
 
     def by_home(self, request: Request, homes: Iterable[int]) -> dict[int, int]:
@@ -44,6 +50,16 @@ class Matching:
             if holders >> home & 1
         }
 
+    def lie_on(self, span: Span) -> None:
+        """A chain comes to lie on several homes; from now on others look for their prefix there."""
+        self._spans.add(span)
+
+    def by_span(self, request: Request, worker: Worker) -> dict[Span, int]:
+        """What is cached on spans of several homes inside this worker."""
+        chain, block_tokens = self._usable_chain(request), self._settings.block_tokens
+        inside = [s for s in self._spans if worker.base <= s.base and s.stop <= worker.ranks.stop]
+        return {span: self.trie.span_prefix(chain, *span) * block_tokens for span in inside}
+
     def prefixes(self, request: Request) -> list[tuple[int, int]]:
         """What is cached or promised: homes (a bit for the first rank of each) and their tokens.
 
@@ -54,6 +70,10 @@ class Matching:
             for workers, marks in self._promised.prefixes(self._usable_marks(request)):
                 blocks = marks * self._stride
                 homes_with[blocks] = homes_with.get(blocks, 0) | workers
+        for span in self._spans:
+            if self._loads.contains(*span):
+                blocks = self.trie.span_prefix(self._usable_chain(request), *span)
+                homes_with[blocks] = homes_with.get(blocks, 0) | 1 << span.base
         block_tokens = self._settings.block_tokens
         longest_first = sorted(homes_with.items(), reverse=True)
         return [(homes, blocks * block_tokens) for blocks, homes in longest_first]

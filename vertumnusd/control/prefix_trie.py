@@ -23,6 +23,7 @@ from vertumnusd.control.errors import IllegalEvent
 from vertumnusd.control.home_shares import PAIR_BYTES, Chain, HomeShares, Share
 from vertumnusd.control.pending_blocks import PendingBlocks, split
 from vertumnusd.control.run_table import NONE
+from vertumnusd.layout import owner, rotation
 from vertumnusd.messages import HASH_BYTES, BlocksChanged, BlocksHeld
 
 ROOT = bytes(HASH_BYTES)  # the parent of first blocks
@@ -230,6 +231,19 @@ class PrefixTrie:
         if block and homes:
             found.append((homes, block))
         return found
+
+    def span_prefix(self, chain: bytes, base: int, ranks: int) -> int:
+        """Blocks of the longest prefix that lies on this span, each block at its owner's.
+
+        Costs the length of the chain; only long chains lie on more than one home.
+        """
+        words, turn = memoryview(chain).cast("Q"), rotation(chain, ranks)
+        for block in range(len(words) // 2):
+            node = self.tree.index.find_any(words[2 * block], words[2 * block + 1])
+            holder = owner(block, base, turn, ranks)
+            if node == NOT_FOUND or not self.tree.ranks_at(node) >> holder & 1:
+                return block
+        return len(words) // 2
 
     # --- single nodes, for replication
 

@@ -50,6 +50,7 @@ class Request:
     turn: float = 0.0  # in its worker's queue (``worker_queue.py``)
     preferred_degree: int = 0  # as it was placed last
     home: int | None = None
+    home_ranks: int = 0  # of the span from there on, that its chain lies on
     fresh_blocks: int = 0  # set aside in the home: those not found in its cache
     decode_rank: int | None = None
     unplaced_until: float = 0.0

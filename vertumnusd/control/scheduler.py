@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from vertumnusd.control import admission
 from vertumnusd.control.errors import IllegalEvent
 from vertumnusd.control.fleet import Fleet, Worker
+from vertumnusd.control.homes import Span
 from vertumnusd.control.ledger import NO_DECODE_RANK, Ledger, nanoseconds
 from vertumnusd.control.matching import Matching
 from vertumnusd.control.placement import Policy, Terms, Wait
@@ -243,14 +244,15 @@ class Scheduler:
             return missing
         self.ledger.totals["reports_missing"] += missing
         homes = self.ledger.homes
-        home = homes.home_of(report.rank)
-        before = homes.unpinned_share(home)
-        homes.report(report)
         queue = self.ledger.queues.get(self._fleet.worker_of(report.rank))
-        if queue is not None and queue.blocked is Blocked.REFUSED and queue.refusal is not None:
-            needed = homes.share(queue.refusal.blocks)
-            if home == queue.refusal.home and before < needed <= homes.unpinned_share(home):
-                queue.blocked = None
+        if queue is None or queue.blocked is not Blocked.REFUSED or queue.refusal is None:
+            homes.report(report)
+            return missing
+        span = queue.refusal.span
+        before, needed = homes.unpinned_share(*span), homes.share(queue.refusal.blocks, span.ranks)
+        homes.report(report)
+        if before < needed <= homes.unpinned_share(*span):
+            queue.blocked = None
         return missing
 
     def _lose(self, requests: list[Request], reason: str) -> list[ControlCommand]:
@@ -308,17 +310,20 @@ class Scheduler:
         return [command for request in unbound for command in self._place(now, request)]
 
     def _place(self, now: float, request: Request) -> list[ControlCommand]:
-        """Bind the request to the worker with the smallest J; if none serves, it waits for one.
+        """Bind the request to the worker with the smallest J; if none can be, it waits for one.
 
         Says so only if the worker is another one than before.
         """
-        if not self.ledger.queues:
+        least_degree = self._settings.least_degree(request.blocks)
+        if not self.ledger.loads.serves(least_degree):
             self.ledger.wait_unplaced(request, now + self._settings.unplaced_wait_s)
             return []
         prefixes, now_ns = self.matching.prefixes(request), nanoseconds(now)
         for limit_s in (self._settings.max_queue_s, float("inf")):
             terms, request.preferred_degree = self._policy.place(
-                self.ledger.loads.kinds(prefixes, now_ns if self._discipline.remaining else 0),
+                self.ledger.loads.kinds(
+                    prefixes, least_degree, now_ns if self._discipline.remaining else 0
+                ),
                 request.input_tokens,
                 lambda worker, service_s: self._wait_of(now_ns, request, worker, service_s),
                 limit_s,
@@ -365,17 +370,17 @@ class Scheduler:
         return commands
 
     def _try(self, now: float, queue: WorkerQueue) -> list[ControlCommand]:
-        request, home, cached = self._next(queue)
+        request, span, cached = self._next(queue)
         worker = queue.worker
         decode_rank = self._choose_decode_rank(request)
         if decode_rank is None:
             queue.blocked = Blocked.DECODE
             return []
         fresh_blocks = request.blocks - cached // self._settings.block_tokens
-        if not self.ledger.homes.fits(home, fresh_blocks):
+        if not self.ledger.homes.fits(span.base, fresh_blocks, span.ranks):
             queue.blocked = Blocked.HOME
             return []
-        self.ledger.dispatch(now, request, home, fresh_blocks, decode_rank)
+        self.ledger.dispatch(now, request, span, fresh_blocks, decode_rank)
         if self._settings.replication.enabled:
             self.matching.observe(request, worker, cached)
         command = Dispatch(
@@ -386,16 +391,16 @@ class Scheduler:
             worker=worker.name,
             degree=worker.degree,
             base=worker.base,
-            home_base=home,
-            home_ranks=self._settings.home_ranks,
+            home_base=span.base,
+            home_ranks=span.ranks,
             predicted_s=request.predicted_ns / 1e9,
             decode_rank=decode_rank,
             decode_blocks=request.decode_blocks,
         )
         return [command]
 
-    def _next(self, queue: WorkerQueue) -> tuple[Request, int, int]:
-        """The request whose turn it is, its home and the tokens cached there.
+    def _next(self, queue: WorkerQueue) -> tuple[Request, Span, int]:
+        """The request whose turn it is, its span and the tokens cached there.
 
         What it expected when it was placed may not be so yet: a follower of a request that still
         waits would compute that one's prefix. So times are predicted again, and the next one's
@@ -403,13 +408,13 @@ class Scheduler:
         """
         for more in reversed(range(RECONSIDERED)):
             request = queue.waiting[0]
-            home, cached = self._choose_home(queue.worker, request)
+            span, cached = self._choose_span(queue.worker, request)
             uncached = request.input_tokens - cached
             service_s = self._prefill_time.predict_s(queue.worker.degree, uncached, cached)
             self.ledger.predict(request, service_s, may_move=more > 0)
             if queue.waiting[0] is request:
                 break
-        return request, home, cached
+        return request, span, cached
 
     def _choose_decode_rank(self, request: Request) -> int | None:
         """None while there is no room, or while an older request waits for room."""
@@ -420,19 +425,29 @@ class Scheduler:
             return None
         return self.ledger.decode.choose(request.decode_blocks)
 
-    def _choose_home(self, worker: Worker, request: Request) -> tuple[int, int]:
-        """The home with the longest prefix, of equals the emptiest; and that prefix's tokens.
+    def _choose_span(self, worker: Worker, request: Request) -> tuple[Span, int]:
+        """Where the chain is to lie: with the longest prefix, of equals in the emptiest home.
 
-        What the request ahead of it promises is there when it starts.
+        In one home if one can hold it, else on all of the worker's, unless its prefix lies on a
+        part of them that has room. What the request ahead of it promises is there when it starts.
         """
-        homes = worker.homes(self._settings.home_ranks)
-        cached = self.matching.by_home(request, homes)
-        for ahead in self.ledger.queues[worker].dispatched:
+        width, ledger = self._settings.home_ranks, self.ledger
+        homes = worker.homes(width)
+        cached = {Span(home, width): n for home, n in self.matching.by_home(request, homes).items()}
+        least = self._settings.least_degree(request.blocks)
+        if least > width:
+            self.matching.lie_on(Span(worker.base, worker.degree))
+        cached |= self.matching.by_span(request, worker)
+        for ahead in ledger.queues[worker].dispatched:
             if ahead.promised and ahead.home is not None:
+                span = Span(ahead.home, ahead.home_ranks)
                 tokens = self.matching.shared_tokens(request, ahead)
-                cached[ahead.home] = max(tokens, cached.get(ahead.home, 0))
-        home = min(
-            homes,
-            key=lambda home: (-cached.get(home, 0), self.ledger.homes.fullness(home), home),
-        )
-        return home, cached.get(home, 0)
+                cached[span] = max(tokens, cached.get(span, 0))
+        spans = {*cached, *(Span(home, width) for home in homes)}
+
+        def preference(span: Span) -> tuple[int, int, int, int]:
+            fullness = ledger.homes.fullness(*span)
+            return -cached.get(span, 0), span.ranks, fullness, span.base
+
+        chosen = min((span for span in spans if span.ranks >= least), key=preference)
+        return chosen, cached.get(chosen, 0)

@@ -168,6 +168,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """The longest chain, in blocks, that one home can hold."""
         return self.kv_blocks * self.home_ranks
 
+    @property
+    def span_blocks(self) -> int:
+        """The longest chain, in blocks, that all homes of the largest worker can hold."""
+        return self.kv_blocks * max(self.cp_degrees)
+
+    def least_degree(self, blocks: int) -> int:
+        """The least degree of a worker whose ranks can hold a chain of so many blocks."""
+        return -(-blocks // self.kv_blocks)
+
     def blocks(self, tokens: int) -> int:
         """Blocks that ``tokens`` take, a partial tail included."""
         return -(-tokens // self.block_tokens)

@@ -17,6 +17,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from vertumnusd.control.fleet import Worker
+from vertumnusd.control.homes import Span
 from vertumnusd.control.placement import Wait
 from vertumnusd.control.request import Request
 from vertumnusd.control.settings import Settings
@@ -34,9 +35,9 @@ class Blocked(Enum):
 
 
 class Refusal(NamedTuple):
-    """A home that had no room for a chain of ``blocks`` that the controller had counted on."""
+    """Homes that had no room for a chain of ``blocks`` that the controller had counted on."""
 
-    home: int
+    span: Span
     blocks: int
 
 
@@ -139,11 +140,11 @@ class WorkerQueue:
         """One of the dispatched is over: the next one begins now."""
         self.free_at_ns = now_ns + self.given_ns
 
-    def take_back(self, request: Request, home: int) -> None:
-        """A dispatched request waits again, and the worker with it until that home has room."""
+    def take_back(self, request: Request, span: Span) -> None:
+        """A dispatched request waits again, and the worker with it until its home has room."""
         self._undo_dispatch(request)
         self._line_up(request)
-        self.blocked, self.refusal = Blocked.REFUSED, Refusal(home, request.blocks)
+        self.blocked, self.refusal = Blocked.REFUSED, Refusal(span, request.blocks)
 
     def remove(self, request: Request) -> None:
         """The request's prefill is finished, or it leaves: its reserved time is free."""

@@ -157,10 +157,10 @@ class Daemon:
         )
         self.served = False
         block_tokens = config.cache.block_tokens
-        home_tokens = config.kv_blocks * config.home_ranks * block_tokens
+        worker_tokens = config.kv_blocks * max(config.cluster.cp_degrees) * block_tokens
         decode_tokens = config.decode_kv_blocks * block_tokens
         self._records = Records(trio.current_time)
-        self._requests = Requests(model, min(home_tokens, decode_tokens), self._observe)
+        self._requests = Requests(model, min(worker_tokens, decode_tokens), self._observe)
         self._ranks = RankHost(
             config,
             model,

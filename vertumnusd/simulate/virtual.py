@@ -94,6 +94,7 @@ class VirtualCluster:
             base: VirtualHome(self._ranks[base : base + width])
             for base in range(0, settings.ranks, width)
         }
+        self._spans: dict[tuple[int, int], VirtualHome] = {}  # of chains that one home cannot hold
         self._names = BlockNames()
         self._chains: dict[int, list[bytes]] = {}  # of the requests that have not begun
         self._leads: dict[Worker, Lead] = {}
@@ -261,7 +262,7 @@ class VirtualCluster:
         arrival, degree = self._arrivals[n], command.degree
         usable = self._conditions.usable_blocks(arrival.input_tokens)
         chain = self._chains.pop(n)
-        home = self._homes[command.home_base]
+        home = self._span(command)
         blocks = home.leading(chain[:usable])
         home.pinned = frozenset(chain[:blocks])
         settle_s = self._settle(home, chain[:blocks]) if self._owned_at_degree else 0.0
@@ -272,6 +273,13 @@ class VirtualCluster:
         outcome.cached_tokens[n], outcome.degree[n] = cached, degree
         outcome.busy_gpu_s += service_s * degree
         self._after(service_s, lambda: self._finish(lead, command, chain, cached, service_s))
+
+    def _span(self, command: Dispatch) -> VirtualHome:
+        """Where the chain of a request lies."""
+        base, ranks = command.home_base, command.home_ranks
+        if ranks == self._settings.home_ranks:
+            return self._homes[base]
+        return self._spans.setdefault((base, ranks), VirtualHome(self._ranks[base : base + ranks]))
 
     def _settle(self, home: VirtualHome, chain: Sequence[bytes]) -> float:
         """Seconds to move the pending blocks of a prefix to where the geometry wants them."""
@@ -288,8 +296,9 @@ class VirtualCluster:
         self._outcome.ttft_s[n] = self._now - self._arrivals[n].at_s + self._conditions.outside_s
         self._outcome.ended += 1
         self._outcome.span_s = self._now
-        self._report(self._homes[command.home_base].use(chain, self._names.edges))
-        self._homes[command.home_base].pinned = frozenset()
+        home = self._span(command)
+        self._report(home.use(chain, self._names.edges))
+        home.pinned = frozenset()
         lead.running = None
         if lead.ahead:
             self._start(lead, lead.ahead.popleft())
