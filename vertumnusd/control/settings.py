@@ -127,6 +127,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_queue_tokens: int  # input tokens of all waiting requests
     max_queue_s: float  # predicted wait before a new request's prefill
     unplaced_wait_s: float  # how long a request waits for any worker to serve
+    pausing: bool = False  # leads pause long prefills for shorter ones
     policy: Literal["paper", "ours"] = "paper"  # the published one, or with every IMPROVEMENT …
     left_out: tuple[Improvement, ...] = ()  # … but for these
     mark_tokens: int = 512  # promises and statistics of prefixes are kept every so many tokens

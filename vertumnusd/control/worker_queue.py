@@ -1,7 +1,9 @@
 """What a serving worker has to do: the requests dispatched to it, and those that wait for it.
 
 It exists from Exposed to Withdrawn. A worker is given the request it runs and one ahead; the rest
-waits here, where a cancel, a loss or a better prefix can still reach it.
+waits here, where a cancel, a loss or a better prefix can still reach it. Where leads pause long
+prefills for shorter ones, only those count that the worker would run first, and a few that make a
+pack are not too many: so a short request is given to a worker that has long ones already.
 
 Requests wait in the order of their *turn*: under policy "paper" that of their arrival, under "ours"
 predicted seconds plus ``AGEING`` times the time of arrival. So the shortest goes first, and none is
@@ -23,6 +25,8 @@ from vertumnusd.control.request import Request
 from vertumnusd.control.settings import Settings
 
 DISPATCHED_MAX = 2  # the running request and one ahead
+PAUSING_MAX = 12  # where leads pause: four that wait, and a pack of eight
+AHEAD_NS = 400_000_000  # what that pack may take together
 AGEING = 0.1  # seconds of prefill time that a second of waiting makes up for
 
 
@@ -46,10 +50,13 @@ class Discipline(NamedTuple):
 
     shortest_first: bool
     remaining: bool  # of the dispatched ones counts what is left, else their whole times
+    pausing: bool = False  # the worker runs the shortest of those dispatched first
 
     @staticmethod
     def of(settings: Settings) -> Discipline:
-        return Discipline(settings.does("shortest-first"), settings.does("remaining"))
+        return Discipline(
+            settings.does("shortest-first"), settings.does("remaining"), settings.pausing
+        )
 
     def turn(self, request: Request, service_s: float) -> float:
         """The smallest is served first."""
@@ -87,8 +94,15 @@ class WorkerQueue:
     @property
     def ready(self) -> bool:
         """A dispatch can be tried: the worker takes one more and nothing is known to forbid it."""
-        takes_one = len(self.dispatched) < DISPATCHED_MAX
-        return takes_one and len(self.waiting) > 0 and self.blocked is None
+        return len(self.waiting) > 0 and self.blocked is None and self._takes_one()
+
+    def _takes_one(self) -> bool:
+        if len(self.dispatched) < DISPATCHED_MAX or not self.discipline.pausing:
+            return len(self.dispatched) < DISPATCHED_MAX
+        first_ns = self._times_ns[0]
+        ahead_ns = [r.predicted_ns for r in self.dispatched if r.predicted_ns <= first_ns]
+        few = len(ahead_ns) < DISPATCHED_MAX or sum(ahead_ns) + first_ns <= AHEAD_NS
+        return few and len(self.dispatched) < PAUSING_MAX
 
     @property
     def busy(self) -> bool:
@@ -137,8 +151,12 @@ class WorkerQueue:
         self.free_at_ns = max(self.free_at_ns, now_ns) + request.predicted_ns
 
     def goes_on(self, now_ns: int) -> None:
-        """One of the dispatched is over: the next one begins now."""
-        self.free_at_ns = now_ns + self.given_ns
+        """One of the dispatched is over: the next one begins now, or goes on, if it was paused."""
+        longest_ns = 0
+        if self.discipline.pausing and self.dispatched:
+            longest_ns = max(request.predicted_ns for request in self.dispatched)
+        least_ns, most_ns = now_ns + self.given_ns - longest_ns, now_ns + self.given_ns
+        self.free_at_ns = min(max(self.free_at_ns, least_ns), most_ns)
 
     def take_back(self, request: Request, span: Span) -> None:
         """A dispatched request waits again, and the worker with it until its home has room."""

@@ -413,5 +413,6 @@ def _settings(config: Config, adaptation: ReconfigurationSettings) -> Settings:
         max_queue_tokens=placement.max_queue_tokens,
         max_queue_s=placement.max_queue_s,
         unplaced_wait_s=placement.unplaced_wait_s,
+        pausing=config.rank.max_paused > 0,
         reconfiguration=adaptation,
     )
