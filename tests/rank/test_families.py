@@ -100,7 +100,7 @@ cases = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(case=cases)
 def test_a_prefix_serves_whatever_computed_it_and_wherever_it_lies(
     engines: dict[str, EngineRanks], case: Case
