@@ -1,10 +1,10 @@
 """What the console costs: 64 workers, four updates a second that change every one of them.
 
 A feed server of this script's and ``vertumnusd tui`` in a terminal of 160 x 50 cells (a pty), on
-every page in turn. ``cpu_share``: user and system time of the console over wall time, of the
-page with the most; ``memory_mib``: its peak; ``first_paint_cpu_s``: its CPU time until the first
-page is written; ``quit_cpu_s`` and ``quit_wall_s``: from the key to its end, the largest over a
-page, help, a filter being typed, and a node that is gone. ``deltas_cpu_s``: CPU time of 10,000 deltas to the
+every page in turn. ``cpu_share``: user and system time of the console over wall time, of the page
+with the most; ``memory_mib``: its peak; ``first_paint_cpu_s``: its CPU time until the first page is
+written; ``quit_cpu_s`` and ``quit_wall_s``: from the key to its end, the largest over a page, help,
+a filter being typed, and a node that is gone; ``deltas_cpu_s``: CPU time of 10,000 deltas to the
 model. Targets: 0.05, 120 MiB, 1.5 s, 0.5 s, 1 s. CPU time, because walls are disturbed on a shared
 machine. The ratio is the largest of the figures over its target.
 """

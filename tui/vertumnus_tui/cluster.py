@@ -87,6 +87,13 @@ class DecodePool(Struct, frozen=True):
     kv_blocks: int = 0
 
 
+class Drain(Struct, frozen=True):
+    """A worker that an operator takes out of service."""
+
+    worker: str
+    drained: bool = False
+
+
 class Replicas(Struct, frozen=True):
     degree: int
     workers: int
@@ -178,12 +185,18 @@ class Cluster(Struct, frozen=True):
     transfers: list[Transfer] = []
     decode: list[DecodePool] = []
     hot_prefixes: list[Prefix] = []
+    drains: list[Drain] = []
     prefixes: dict[str, int] = {}
     waiting: Waiting = Waiting()
     totals: dict[str, int] = {}
     slo: Slo = Slo()
     adaptation: Adaptation = Adaptation()
     decision: Decision | None = None
+
+    def state_of(self, worker: Worker) -> str:
+        """One word; "drained" for one that an operator has taken out of service."""
+        idle = any(drain.drained and drain.worker == worker.name for drain in self.drains)
+        return "drained" if idle and worker.state == "draining" else worker.state
 
     def homes_of(self, worker: Worker) -> list[Home]:
         ranks = set(worker.ranks)

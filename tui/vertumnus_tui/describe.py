@@ -95,6 +95,10 @@ def _drain(e: Fields) -> Description:
     return Description("draining", f"{e['worker']}, at most {seconds(e['deadline_s'])} s")
 
 
+def _drained(e: Fields) -> Description:
+    return Description("drained", f"{e['worker']}, in {seconds(e['drain_s'])} s")
+
+
 def _resume(e: Fields) -> Description:
     return Description("resumed", f"{e['worker']} serves on", "warn")
 
@@ -149,6 +153,7 @@ _KINDS: dict[str, Callable[[Fields], Description]] = {
     "Converting": _converting,
     "Converted": _converted,
     "DrainWorker": _drain,
+    "WorkerDrained": _drained,
     "Resume": _resume,
     "Hold": _hold,
     "Replicate": _replicate,

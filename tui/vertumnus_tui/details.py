@@ -25,7 +25,7 @@ def _worker(model: Model, name: str) -> Facts:
         return []
     homes = model.cluster.homes_of(found)
     return [
-        ("state", found.state),
+        ("state", model.cluster.state_of(found)),
         ("degree", str(found.degree)),
         ("ranks", " ".join(map(str, found.ranks))),
         ("ranks down", " ".join(map(str, found.ranks_down)) or "none"),

@@ -119,6 +119,11 @@ class Answering:
         return max(0, self._max_new_tokens - len(self.emitted))
 
     @property
+    def ttft_s(self) -> float | None:
+        """From the request's arrival to its first token, once that has come."""
+        return self._ttft_s if self.emitted else None
+
+    @property
     def phase(self) -> str:
         """One word for tables."""
         if self._ended or self._lost:

@@ -41,12 +41,14 @@ from vertumnusd.messages import (
     Resume,
     TransferFailed,
     Withdrawn,
+    WorkerDrained,
 )
 
 OF_INTEREST = (
     *(Placed, Reject, Lost),
     *(RankUp, RankDown, Exposed, Withdrawn, Refused),
-    *(Decided, Hold, Converting, DrainWorker, Resume, Converted),
+    *(Decided, Hold, Converting, Converted),
+    *(DrainWorker, WorkerDrained, Resume),
     *(Replicate, Replicated, TransferFailed, Reclaim),
 )
 REQUESTS_SHOWN = 200  # the oldest ones; a long queue is told by its length

@@ -258,7 +258,7 @@ class Hub:
         view = self._controller.snapshot(self._effects.now())
         placed = {request["request"]: request for request in view["requests"]}
         view["requests"] = [
-            {**placed.get(name, {}), **self._show(entry)} for name, entry in self._requests.items()
+            self._show(entry, placed.get(name, {})) for name, entry in self._requests.items()
         ]
         return view
 
@@ -268,17 +268,20 @@ class Hub:
         leads_idle = leads_idle and self._transfers.idle()
         return leads_idle and not self._requests and self._controller.idle()
 
-    def _show(self, entry: _Request) -> dict[str, Any]:
+    def _show(self, entry: _Request, placed: dict[str, Any]) -> dict[str, Any]:
+        """``placed``: what the controller shows of it, if anything."""
         answering, dispatch = entry.answering, entry.answering.dispatch
         lead = self._leads.get(dispatch.worker) if dispatch is not None else None
         progress = lead.progress(entry.job.request) if lead is not None else None
         return {
+            **placed,
             "request": entry.job.request,
             "phase": answering.phase,
-            "worker": dispatch.worker if dispatch is not None else None,
+            "worker": dispatch.worker if dispatch is not None else placed.get("worker"),
             "input_tokens": len(entry.job.tokens),
             "output_tokens": len(answering.emitted),
-            "predicted_s": dispatch.predicted_s if dispatch is not None else None,
+            "predicted_s": dispatch.predicted_s if dispatch else placed.get("predicted_s"),
+            "ttft_s": answering.ttft_s,
             "layers_done": progress[0] if progress else None,
             "layers": progress[1] if progress else None,
         }

@@ -30,6 +30,7 @@ CELLS = (Cell(" ", True), Cell(" ", False), Cell("", False))  # the first one th
 STATE_STYLE = {
     "serving": "good",
     "draining": "warn",
+    "drained": "warn",
     "parking": "warn",
     "adopting": "warn",
     "withdrawn": "bad",
@@ -302,9 +303,10 @@ def _worker(
 ) -> Line:
     worker = cluster.workers[n]
     name = worker.running[0] if worker.running else ""
+    state = cluster.state_of(worker)
     cells: list[Span | Line | str] = [
         Span(worker.name, degree_style(worker.degree)),
-        Span(worker.state, STATE_STYLE.get(worker.state, "")),
+        Span(state, STATE_STYLE.get(state, "")),
         _queue(worker, longest_s, view),
         Span(str(worker.waiting), "warn" if worker.blocked else ""),
         name or Span("-", "dim"),

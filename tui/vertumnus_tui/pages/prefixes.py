@@ -162,7 +162,7 @@ def _events(model: Model, view: View) -> list[Line]:
     shown = [event for event in reversed(model.events) if event.kind in CACHE_EVENTS]
     if not shown:
         return []
-    table = Table([Column("at", 8), Column("copies and reclaims", 11), Column("", 0)], view.width)
+    table = Table([Column("at", 8), Column("lately", 11), Column("", 0)], view.width)
     rows = (
         table.row(Span(model.clock(e.t), "dim"), Span(e.about.label, e.about.style), e.about.text)
         for e in shown[:EVENTS_SHOWN]
