@@ -33,8 +33,14 @@ def new_lead(
     )
 
 
-def prefill(request: str, tokens: int, chain: bytes = b"", home_ranks: int = 1) -> Prefill:
-    dispatch = Dispatch(1, 5, request, 0, "CP1[0]", 1, 0, 0, home_ranks, 2.0, DECODE, 4)
+def prefill(
+    request: str,
+    tokens: int,
+    chain: bytes = b"",
+    home_ranks: int = 1,
+    keep_homes: tuple[int, ...] = (),
+) -> Prefill:
+    dispatch = Dispatch(1, 5, request, 0, "CP1[0]", 1, 0, 0, home_ranks, 2.0, DECODE, 4, keep_homes)
     return Prefill(dispatch, array("I", range(tokens)).tobytes(), chain, Sampling(), 0, True)
 
 

@@ -201,3 +201,53 @@ def test_a_request_cannot_be_admitted_twice():
     lead.admit(0.0, prefill("a", 6))
     with pytest.raises(ValueError, match="already"):
         lead.admit(0.0, prefill("a", 6))
+
+
+def keeping(*replies):
+    """A worker of three single homes keeps a chain of two blocks on all; its ranks answer."""
+    lead = new_lead(degree=3)
+    asked = messages(lead.admit(0.0, prefill("a", 9, bytes(32), keep_homes=(1, 2))), Reserve)
+    assert [(r.home_base, r.blocks) for r in asked] == [(0, 3), (1, 2), (2, 2)]
+    commands = []
+    for reply in replies:
+        assert not commands
+        commands = lead.step(0.0, reply)
+    return lead, commands
+
+
+def test_a_chain_is_kept_on_further_homes_that_hold_its_prefix():
+    lead, commands = keeping(
+        Reserved(1, 5, "a", 2, u32(4, 5)),
+        Reserved(0, 5, "a", 1, u32(7, 8, 9)),
+        Reserved(2, 5, "a", 1, u32(1, 2)),
+    )
+    begins = messages(commands, Begin)
+    assert [(b.cached_tokens, b.block_ids) for b in begins] == [(4, u32(7, 8, 9))] * 3
+    assert not messages(commands, Release)
+    released = lead.abort(0.0, "a")
+    for rank in range(3):
+        for seq in (1, 2):
+            released += lead.step(0.0, step_done(rank, seq))
+    assert {rank for rank in range(3) if messages(released, Release, rank)} == {0, 1, 2}
+
+
+def test_a_further_home_without_room_or_prefix_is_left_out():
+    _, commands = keeping(
+        Reserved(0, 5, "a", 1, u32(7, 8, 9)),
+        Reserved(1, 5, "a", 0, u32(4, 5)),
+        ReserveFailed(2, 5, "a", 2, 0),
+    )
+    assert commands[0] == SendRank(1, Release("a"))
+    assert len(messages(commands, Release)) == 1
+    assert messages(commands, Begin)
+
+
+def test_a_refusal_of_the_home_itself_lets_the_further_ones_go():
+    lead, commands = keeping(
+        Reserved(1, 5, "a", 0, u32(4, 5)),
+        Reserved(2, 5, "a", 0, u32(4, 5)),
+        ReserveFailed(0, 5, "a", 3, 0),
+    )
+    assert [c.rank for c in commands[:2]] == [1, 2]
+    assert isinstance(commands[2], RoomMissing)
+    assert not lead.requests

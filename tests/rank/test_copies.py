@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from conftest import Oracle
@@ -30,6 +31,7 @@ from vertumnusd.messages import (
     Replicate,
     Replicated,
     ReportBlocks,
+    Reserved,
     TransferFailed,
 )
 
@@ -149,6 +151,28 @@ def test_a_chain_that_a_split_left_pending_is_made_whole(ranks: Host, oracle: Or
     check_hit(pair, tokens, oracle, home_ranks=2)
     Copies(ranks).replicate(tokens, (0, 2), (3, 1))
     check_hit(ranks.worker(1, base=3), tokens, oracle)
+
+
+def test_a_prefix_is_kept_on_every_home_of_the_worker_that_computes_it(
+    ranks: Host, oracle: Oracle
+) -> None:
+    """Each home stores from its own reservation, wherever its free blocks are."""
+    tokens = prompt(31)
+    cache(ranks.worker(1, base=2), prompt(9))  # its ids are not those of the others
+    wide = ranks.worker(4)
+    run = wide.reserve(tokens, home_base=1)
+    extra = wide.reservation(run.request, tokens, True, 2)
+    ranks.prefill[2].send(msgspec.structs.replace(extra, blocks=len(tokens) // BLOCK))
+    ranks.prefill[2].receive(Reserved)
+    wide.begin(run)
+    wide.step(run, 0, 4)
+    assert run.first_token == oracle(tokens, 1)[0]
+    wide.release(run)
+    ranks.prefill[2].send(Release(run.request))
+    first = check_hit(ranks.worker(1, base=1), tokens, oracle)
+    second = check_hit(ranks.worker(1, base=2), tokens, oracle)
+    assert first.block_ids != second.block_ids
+    assert torch.equal(kv(ranks, first), kv(ranks, second))
 
 
 def test_reclaimed_blocks_are_computed_again(ranks: Host, oracle: Oracle) -> None:

@@ -195,15 +195,15 @@ class Lead:
         if run is None or run.phase is not Phase.RESERVING or reply.epoch != self.epoch:
             return []
         run.replies[reply.rank] = reply
-        if len(run.replies) < len(run.home):
+        if not run.answered:
             return []
         if run.ending is not None:
             return self._settle(run)
         if run.refused:
             del self._runs[run.request]
             return [*run.release(), run.room_missing()]
-        run.take_blocks()
-        return self._end(run, Ending.RETURNED) if self._drain is not None else []
+        commands: list[LeadCommand] = [*run.take_blocks()]
+        return [*commands, *self._end(run, Ending.RETURNED)] if self._drain else commands
 
     # --- steps
 

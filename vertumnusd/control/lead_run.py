@@ -11,6 +11,7 @@ when they are sent.
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from vertumnusd.control.prefill_time import PrefillTime
@@ -146,6 +147,19 @@ class Run:
         return range(base, base + self.prefill.dispatch.home_ranks)
 
     @property
+    def also_kept(self) -> list[range]:
+        """The ranks of other homes that are to keep its blocks, too."""
+        if not (self.prefill.keep and self.prefill.chain):
+            return []
+        width = len(self.home)
+        return [range(base, base + width) for base in self.prefill.dispatch.keep_homes]
+
+    @property
+    def answered(self) -> bool:
+        """All ranks that were asked to reserve have answered."""
+        return len(self.replies) == len(self.home) * (1 + len(self.also_kept))
+
+    @property
     def blocks(self) -> int:
         return -(-self.prefill.input_tokens // self.geometry.block_tokens)
 
@@ -172,7 +186,7 @@ class Run:
     @property
     def settled(self) -> bool:
         """Nothing is under way: no step, no pull, no reservation."""
-        reserving = self.phase is Phase.RESERVING and len(self.replies) < len(self.home)
+        reserving = self.phase is Phase.RESERVING and not self.answered
         return not (self.steps_out or self.pulling or reserving)
 
     # --- time
@@ -204,41 +218,64 @@ class Run:
     # --- reservation
 
     def reserve(self) -> list[SendRank]:
-        """Ask the ranks of the home for the blocks."""
+        """Ask the ranks of the home for the blocks; homes that keep them too, for whole ones."""
         self.phase = Phase.RESERVING
-        message = Reserve(
+        complete = len(self.prefill.chain) // HASH_BYTES
+        homes = [(self.home, self.blocks), *((home, complete) for home in self.also_kept)]
+        return [
+            SendRank(rank, self._reserve(home, blocks)) for home, blocks in homes for rank in home
+        ]
+
+    def _reserve(self, home: range, blocks: int) -> Reserve:
+        return Reserve(
             self.geometry.term,
             self.geometry.epoch,
             self.request,
             self.prefill.chain,
-            self.blocks,
+            blocks,
             self.max_cached,
-            self.home.start,
-            len(self.home),
+            home.start,
+            len(home),
             self.prefill.keep,
         )
-        return [SendRank(rank, message) for rank in self.home]
 
     @property
     def refused(self) -> bool:
         """A rank of the home has no room."""
-        return any(isinstance(reply, ReserveFailed) for reply in self.replies.values())
+        return any(isinstance(self.replies[rank], ReserveFailed) for rank in self.home)
 
-    def take_blocks(self) -> None:
-        """All ranks of the home have reserved; the cached prefix is what all of them hold."""
-        replies = [r for r in self.replies.values() if isinstance(r, Reserved)]
+    def take_blocks(self) -> list[SendRank]:
+        """All ranks of the home have reserved; the cached prefix is what all of them hold.
+
+        Homes that should have kept the blocks too, but have no room or less of a prefix, let go.
+        """
+        replies = [r for r in map(self.replies.get, self.home) if isinstance(r, Reserved)]
         cached = min(self.max_cached, *(r.first_missing for r in replies))
         self.cached_tokens = cached * self.geometry.block_tokens
         self.block_ids = interleave(
             {r.rank: r.block_ids for r in replies}, self.blocks, self.home.start, self._turn
         )
         self.phase = Phase.READY
+        without = [home for home in self.also_kept if not self._has(home, cached)]
+        released = [command for home in without for command in self._release(home)]
+        for command in released:
+            del self.replies[command.rank]
+        return released
+
+    def _has(self, home: range, cached: int) -> bool:
+        """Whether the home has reserved, and holds so many leading blocks."""
+        replies = [self.replies[rank] for rank in home]
+        return all(isinstance(r, Reserved) and r.first_missing >= cached for r in replies)
 
     def release(self) -> list[SendRank]:
+        return self._release(list(self.replies))
+
+    def _release(self, ranks: Iterable[int]) -> list[SendRank]:
+        """Those of these ranks that have reserved let go."""
         return [
             SendRank(rank, Release(self.request))
-            for rank, reply in self.replies.items()
-            if isinstance(reply, Reserved)
+            for rank in ranks
+            if isinstance(self.replies[rank], Reserved)
         ]
 
     # --- the rest of its life

@@ -179,7 +179,9 @@ class Withdrawn(Message, frozen=True):
 class Dispatch(Message, frozen=True):
     """Run this request now (or next) on ``worker``; its lead takes over.
 
-    Its chain lies on the ``home_ranks`` ranks from ``home_base`` on (see ``Reserve``).
+    Its chain lies on the ``home_ranks`` ranks from ``home_base`` on (see ``Reserve``). It is also
+    kept on those of ``keep_homes``, as wide, that hold its cached prefix already and have room for
+    the rest: every rank of the worker has the KV at hand while it is computed.
     """
 
     term: int
@@ -194,6 +196,7 @@ class Dispatch(Message, frozen=True):
     predicted_s: float
     decode_rank: int
     decode_blocks: int
+    keep_homes: tuple[int, ...] = ()
 
 
 class Placed(Message, frozen=True):
