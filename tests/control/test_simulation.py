@@ -145,7 +145,14 @@ def _publish_at_once(replication, now, kind, copy, honest=Replication._replicate
     return honest(replication, now, kind, copy)
 
 
+def _overlook(ledger, queue):
+    """Loads are right, but nobody looks at what waits."""
+    if queue.worker in ledger.queues:
+        ledger.loads.change(queue.worker, queue.load_ns)
+
+
 MUTANTS = {
+    "overlook a queue in which something waits": mutant(Ledger, "_note", _overlook),
     "accept an old attempt": mutant(Ledger, "current", _any_attempt),
     "keep the time of a cancelled request": mutant(Ledger, "unbind", _no_time_of_queued),
     "keep the home of a request": mutant(Ledger, "release_home", nothing),
