@@ -11,6 +11,7 @@ from cluster_world import World
 
 from vertumnusd.control import worker_queue
 from vertumnusd.control.decode_pools import DecodePools
+from vertumnusd.control.dispatcher import Dispatcher
 from vertumnusd.control.fleet import Fleet
 from vertumnusd.control.homes import Homes, Span
 from vertumnusd.control.ledger import Ledger
@@ -85,13 +86,13 @@ def _never_retry_on_reports(scheduler, report):
     return missing
 
 
-def _emptiest_home(scheduler, worker, request, honest=Scheduler._choose_span):
-    span, cached = honest(scheduler, worker, request)
-    width = scheduler._settings.home_ranks
+def _emptiest_home(dispatcher, worker, request, honest=Dispatcher._choose_span):
+    span, cached = honest(dispatcher, worker, request)
+    width = dispatcher._settings.home_ranks
     if span.ranks > width:
         return span, cached
-    home = min(worker.homes(width), key=scheduler.ledger.homes.fullness)
-    return Span(home, width), scheduler.matching.by_home(request, [home]).get(home, 0)
+    home = min(worker.homes(width), key=dispatcher._ledger.homes.fullness)
+    return Span(home, width), dispatcher._matching.by_home(request, [home]).get(home, 0)
 
 
 def _requeue_cancelled(scheduler, event):
@@ -172,7 +173,7 @@ MUTANTS = {
     "retry a refusal at once": mutant(Scheduler, "blocks_changed", _retry_on_any_report),
     "never retry a refusal": mutant(Scheduler, "blocks_changed", _never_retry_on_reports),
     "queue a cancelled request again": mutant(Scheduler, "_take_back", _requeue_cancelled),
-    "take a home without the prefix": mutant(Scheduler, "_choose_span", _emptiest_home),
+    "take a home without the prefix": mutant(Dispatcher, "_choose_span", _emptiest_home),
     "never turn the unplaced away": mutant(Scheduler, "tick", nothing),
     "drop the queue on drain": mutant(Scheduler, "drain", _drop_queue),
     "go on dispatching on drain": mutant(Scheduler, "drain", _drain_nothing),

@@ -56,7 +56,9 @@ class Adaptation:
         self._held_until = until
 
     def next_deadline(self) -> float | None:
-        return self._ends
+        concluded = self._operations.concluded
+        begins_anew = self._ends is not None and concluded > self._began
+        return concluded + self._settings.window_s if begins_anew else self._ends
 
     def tick(self, now: float) -> list[ControlCommand]:
         """End the window if it is time."""
@@ -95,7 +97,7 @@ class Adaptation:
             "adaptation": {
                 "held_until": self._held_until if self._held_until > now else None,
                 "window_s": settings.window_s,
-                "window_ends_at": self._ends,
+                "window_ends_at": self.next_deadline(),
                 "requests": window.requests,
                 "demand_s": window.demand_s,
                 "capacity_s": capacity_s,

@@ -1,0 +1,132 @@
+"""Dispatch: what a worker is given when it can take one more.
+
+The first request in line is looked at again: its prefix and predicted time as they are now, room in
+a home and on a decode rank. Decode room goes strictly by turn over all workers: otherwise small
+requests could overtake a large one for ever.
+"""
+
+from __future__ import annotations
+
+from vertumnusd.control.fleet import Fleet, Worker
+from vertumnusd.control.homes import Span
+from vertumnusd.control.ledger import NO_DECODE_RANK, Ledger
+from vertumnusd.control.matching import Matching
+from vertumnusd.control.prefill_time import PrefillTime
+from vertumnusd.control.request import Request
+from vertumnusd.control.settings import Settings
+from vertumnusd.control.worker_queue import Blocked, WorkerQueue, first_in_line
+from vertumnusd.messages import ControlCommand, Dispatch
+
+RECONSIDERED = 4  # requests, before one is dispatched
+
+
+class Dispatcher:
+    def __init__(
+        self,
+        settings: Settings,
+        prefill_time: PrefillTime,
+        fleet: Fleet,
+        ledger: Ledger,
+        matching: Matching,
+    ) -> None:
+        self._settings = settings
+        self._prefill_time = prefill_time
+        self._fleet = fleet
+        self._ledger = ledger
+        self._matching = matching
+
+    def dispatch(self, now: float) -> list[ControlCommand]:
+        """Dispatch all that can be, in order of turn. Every try dispatches or blocks a queue."""
+        commands: list[ControlCommand] = []
+        ready = [queue for queue in self._ledger.lined_up.values() if queue.ready]
+        while ready:
+            queue = first_in_line(ready)
+            commands += self._try(now, queue)
+            if not queue.ready:
+                ready.remove(queue)
+        return commands
+
+    def _try(self, now: float, queue: WorkerQueue) -> list[ControlCommand]:
+        request, span, cached = self._next(queue)
+        worker = queue.worker
+        decode_rank = self._choose_decode_rank(request)
+        if decode_rank is None:
+            queue.blocked = Blocked.DECODE
+            return []
+        fresh_blocks = request.blocks - cached // self._settings.block_tokens
+        if not self._ledger.homes.fits(span.base, fresh_blocks, span.ranks):
+            queue.blocked = Blocked.HOME
+            return []
+        self._ledger.dispatch(now, request, span, fresh_blocks, decode_rank)
+        if self._settings.replication.enabled:
+            self._matching.observe(request, worker, cached)
+        command = Dispatch(
+            term=self._fleet.term,
+            epoch=self._fleet.standings[worker].epoch,
+            request=request.name,
+            attempt=request.submit.attempt,
+            worker=worker.name,
+            degree=worker.degree,
+            base=worker.base,
+            home_base=span.base,
+            home_ranks=span.ranks,
+            predicted_s=request.predicted_ns / 1e9,
+            decode_rank=decode_rank,
+            decode_blocks=request.decode_blocks,
+        )
+        return [command]
+
+    def _next(self, queue: WorkerQueue) -> tuple[Request, Span, int]:
+        """The request whose turn it is, its span and the tokens cached there.
+
+        What it expected when it was placed may not be so yet: a follower of a request that still
+        waits would compute that one's prefix. So times are predicted again, and the next one's
+        looked at if that one's turn comes first now.
+        """
+        for more in reversed(range(RECONSIDERED)):
+            request = queue.waiting[0]
+            span, cached = self._choose_span(queue.worker, request)
+            uncached = request.input_tokens - cached
+            service_s = self._prefill_time.predict_s(queue.worker.degree, uncached, cached)
+            self._ledger.predict(request, service_s, may_move=more > 0)
+            if queue.waiting[0] is request:
+                break
+        return request, span, cached
+
+    def _choose_decode_rank(self, request: Request) -> int | None:
+        """None while there is no room, or while an older request waits for room."""
+        if not request.decode_blocks:
+            return NO_DECODE_RANK
+        blocked = (q for q in self._ledger.queues.values() if q.blocked is Blocked.DECODE)
+        if any(queue.waiting[0].order < request.order for queue in blocked):
+            return None
+        return self._ledger.decode.choose(request.decode_blocks)
+
+    def _choose_span(self, worker: Worker, request: Request) -> tuple[Span, int]:
+        """Where the chain is to lie: with the longest prefix, of equals in the emptiest home.
+
+        In one home if one can hold it, else on all of the worker's, unless its prefix lies on a
+        part of them that has room. What the request ahead of it promises is there when it starts.
+        """
+        width, ledger = self._settings.home_ranks, self._ledger
+        homes = worker.homes(width)
+        cached = {
+            Span(home, width): n for home, n in self._matching.by_home(request, homes).items()
+        }
+        least = self._settings.least_degree(request.blocks)
+        if least > width:
+            self._matching.lie_on(Span(worker.base, worker.degree))
+        cached |= self._matching.by_span(request, worker)
+        for ahead in ledger.queues[worker].dispatched:
+            if ahead.promised and ahead.home is not None:
+                span = Span(ahead.home, ahead.home_ranks)
+                tokens = self._matching.shared_tokens(request, ahead)
+                cached[span] = max(tokens, cached.get(span, 0))
+        spans = {*cached, *(Span(home, width) for home in homes)}
+
+        def preference(span: Span) -> tuple[int, int, int, int]:
+            fullness = ledger.homes.fullness(*span)
+            return -cached.get(span, 0), span.ranks, fullness, span.base
+
+        chosen = min((span for span in spans if span.ranks >= least), key=preference)
+        return chosen, cached.get(chosen, 0)
