@@ -7,6 +7,7 @@ import random
 import pytest
 
 from vertumnusd.control.fleet import Worker
+from vertumnusd.control.homes import Span
 from vertumnusd.control.placement import Wait
 from vertumnusd.control.request import Request
 from vertumnusd.control.worker_queue import AGEING, Discipline, WorkerQueue
@@ -67,7 +68,7 @@ def test_waits_are_those_of_the_requests_ahead_and_behind(seed):
         elif action == "remove" and queue.waiting + queue.dispatched:
             queue.remove(choose.choice(queue.waiting + queue.dispatched))
         elif action == "take back" and queue.dispatched:
-            queue.take_back(choose.choice(queue.dispatched), home=0)
+            queue.take_back(choose.choice(queue.dispatched), Span(0, 1))
         turn = choose.uniform(0, 12)
         ahead = [r for r in queue.waiting if r.turn <= turn] + queue.dispatched
         behind = sum(r.turn > turn for r in queue.waiting)
