@@ -37,12 +37,15 @@ from vertumnusd.rank.link import Link, ProtocolError
 from vertumnusd.rank.slots import Slot, Slots
 
 
+Failure = FloatingPointError | MemoryError  # of one request; the others go on
+
+
 class Decoding(Protocol):
     """What computes, or seems to; ``name`` is that of its attention."""
 
     name: str
 
-    def forward(self, running: Sequence[Slot]) -> list[int | FloatingPointError]:
+    def forward(self, running: Sequence[Slot]) -> list[int | Failure]:
         """The next token of each slot, or why there is none."""
 
     def pull(self, pull: Pull, block_ids: Sequence[int]) -> int:
@@ -108,12 +111,12 @@ class DecodeRank:
 
     # --- engine thread
 
-    def _report(self, running: list[Slot], drawn: Sequence[int | FloatingPointError]) -> None:
+    def _report(self, running: list[Slot], drawn: Sequence[int | Failure]) -> None:
         """Tell the daemon what was drawn, and let go of what was closed meanwhile."""
         lines: list[tuple[str, int, str]] = []
         with self._changed:
             for slot, token in zip(running, drawn, strict=True):
-                if isinstance(token, FloatingPointError):
+                if isinstance(token, Failure):
                     self._fail(slot, token)
                 elif (finished := slot.advance(token)) is not None:
                     lines.append((slot.request, token, finished))

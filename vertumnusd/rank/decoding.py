@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch import Tensor
 from vertumnus_kernels.attention import implementation
 
 from vertumnusd.messages import Pull, RankStart
 from vertumnusd.rank.assemble import open_decode_pool, open_model, open_pools
+from vertumnusd.rank.decode import Failure
 from vertumnusd.rank.decoder import Decoder
-from vertumnusd.rank.device import finish, open_device
+from vertumnusd.rank.device import finish, is_out_of_memory, open_device
 from vertumnusd.rank.pull import copy
 from vertumnusd.rank.sampling import draw
 from vertumnusd.rank.slots import Slot
@@ -26,9 +27,9 @@ class Decoding:
         self._decoder = Decoder(open_model(start, self._device), self._own)
         self._pools = open_pools(start, self._device, own=False)
 
-    def forward(self, running: Sequence[Slot]) -> list[int | FloatingPointError]:
-        logits_BV = self._decoder.forward(running)
-        return [_draw(slot, logits_V) for slot, logits_V in zip(running, logits_BV, strict=True)]
+    def forward(self, running: Sequence[Slot]) -> list[int | Failure]:
+        found = each_or_none(self._decoder.forward, running)
+        return [_draw(slot, logits) for slot, logits in zip(running, found, strict=True)]
 
     def pull(self, pull: Pull, block_ids: Sequence[int]) -> int:
         copied_bytes = copy(pull, block_ids, self._pools, self._own)
@@ -36,8 +37,28 @@ class Decoding:
         return copied_bytes
 
 
-def _draw(slot: Slot, logits_V: Tensor) -> int | FloatingPointError:
+def each_or_none(
+    forward: Callable[[Sequence[Slot]], Tensor], running: Sequence[Slot]
+) -> list[Tensor | MemoryError]:
+    """The logits of each slot. Where memory is short for all of them, each is tried by itself, and
+    those that it is short for even then have none.
+
+    A slot may be tried twice: what it stores is the same again.
+    """
     try:
-        return draw(logits_V, slot.opening.sampling, slot.position + 1)
+        return list(forward(running))
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        if len(running) == 1:
+            return [MemoryError(str(error))]
+    return [logits for slot in running for logits in each_or_none(forward, [slot])]
+
+
+def _draw(slot: Slot, logits: Tensor | MemoryError) -> int | Failure:
+    if isinstance(logits, MemoryError):
+        return logits
+    try:
+        return draw(logits, slot.opening.sampling, slot.position + 1)
     except FloatingPointError as error:
         return error

@@ -41,6 +41,13 @@ def finish(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether torch failed for want of memory. Its allocator for CPU says so in words alone."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+
+
 def take_memory(size_bytes: int, device: torch.device) -> Tensor:
     """Memory (bytes,) on a CUDA device, of one piece."""
     return torch.empty(size_bytes, dtype=torch.uint8, device=device)

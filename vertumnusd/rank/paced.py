@@ -38,7 +38,7 @@ from vertumnusd.messages import (
 from vertumnusd.rank.__main__ import run_rank
 from vertumnusd.rank.admission import Admission
 from vertumnusd.rank.cache import Cache
-from vertumnusd.rank.decode import DecodeRank
+from vertumnusd.rank.decode import DecodeRank, Failure
 from vertumnusd.rank.link import Link
 from vertumnusd.rank.loop import PrefillRank
 from vertumnusd.rank.slots import Slot
@@ -203,7 +203,7 @@ class PacedDecoding:
         self._block_tokens = start.block_tokens
         self._metronome = Metronome()
 
-    def forward(self, running: Sequence[Slot]) -> list[int | FloatingPointError]:
+    def forward(self, running: Sequence[Slot]) -> list[int | Failure]:
         self._metronome.beat(self._token_s)
         return [self._draw(slot) for slot in running]
 
