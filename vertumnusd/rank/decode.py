@@ -36,7 +36,6 @@ from vertumnusd.rank.blocks import NoRoom
 from vertumnusd.rank.link import Link, ProtocolError
 from vertumnusd.rank.slots import Slot, Slots
 
-
 Failure = FloatingPointError | MemoryError  # of one request; the others go on
 
 
