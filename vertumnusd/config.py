@@ -67,7 +67,7 @@ class CacheConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """KV memory, in tokens."""
 
     block_tokens: int = 16
-    kv_tokens: int = 16384  # per prefill rank
+    kv_tokens: int = 16384  # per prefill rank; 0: by what memory is free
     decode_kv_tokens: int = 32768  # per decode rank
 
 
@@ -92,6 +92,8 @@ class RankConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_paused: int = 4  # begun prefills that may wait between layers for shorter ones
     pack_requests: int = 8  # short prefills that may share a step …
     pack_tokens: int = 8192  # … and their uncached tokens together
+    activation_bytes: int = 0  # memory for the steps of a prefill rank; 0: what is free, on CPU
+    debug_plans: bool = False  # whether the ranks of a worker compare their plans at each step
     pin_cores: bool = True
     exchange: str = ""  # "shared" or "collective"; empty: shared where ranks see the same memory
     start_timeout_s: float = 120.0
@@ -217,13 +219,14 @@ def _check_values(source: str, config: Config) -> None:
         model.dtype,
         '"float32" or "bfloat16" is allowed',
     )
-    block = cache.block_tokens
+    block, on_cuda = cache.block_tokens, config.rank.device == CUDA
     require(8 <= block <= 512, "cache.block_tokens", block, "8 … 512 is allowed")
     for key, tokens in (
         ("kv_tokens", cache.kv_tokens),
         ("decode_kv_tokens", cache.decode_kv_tokens),
     ):
-        require(tokens >= block, f"cache.{key}", tokens, f"at least one block of {block}")
+        allowed = tokens >= block or (tokens == 0 and key == "kv_tokens" and not on_cuda)
+        require(allowed, f"cache.{key}", tokens, f"at least one block of {block}")
     _check_numbers(require, config)
     try:
         parse_composition(config.composition, degrees, cluster.ranks)
@@ -259,6 +262,8 @@ def _check_numbers(require: Any, config: Config) -> None:
             'ranks on "cuda" do not see each other\'s memory: "collective" or "" is allowed',
         )
     require(rank.max_restarts >= 0, "rank.max_restarts", rank.max_restarts, "0 or more is allowed")
+    least = rank.activation_bytes
+    require(least >= 0, "rank.activation_bytes", least, "0 or more is allowed")
     require(rank.max_paused >= 0, "rank.max_paused", rank.max_paused, "0 or more is allowed")
     require(placement.beta >= 1, "placement.beta", placement.beta, "1 or more is allowed")
     require(placement.lambda_ >= 0, "placement.lambda", placement.lambda_, "0 or more is allowed")

@@ -13,6 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from vertumnusd.layout import kv_pool_bytes
 from vertumnusd.messages import Begin, Experts, ModelInfo, RankStart, Sampling, Step, StepPart
+from vertumnusd.node.memory import weights_bytes
 from vertumnusd.rank.activation import SMALLEST_WINDOW, StepLoad, peak_bytes, window_rows
 from vertumnusd.rank.kv_pool import KVPool
 from vertumnusd.rank.load import tensor_specs
@@ -168,3 +169,10 @@ def test_what_never_fits_is_refused_with_figures() -> None:
     least = peak_bytes(model(), load, SMALLEST_WINDOW)
     with pytest.raises(ValueError, match=f"needs {least} bytes .* 1000 are allowed"):
         window_rows(model(), load, 1000)
+
+
+@pytest.mark.parametrize("experts", [None, Experts(8, 2, 256, True, (0, 2))])
+def test_the_weights_take_what_the_plan_of_memory_says(experts: Experts | None) -> None:
+    info = model(experts=experts)
+    real_bytes = tensor_specs(info)[1]
+    assert 0.98 * real_bytes <= weights_bytes(info) <= real_bytes

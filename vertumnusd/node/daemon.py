@@ -53,6 +53,7 @@ from vertumnusd.node.hashing import chain
 from vertumnusd.node.hub import Effects, Hub, LeadSettings
 from vertumnusd.node.keys import Keys
 from vertumnusd.node.limits import Limits
+from vertumnusd.node.memory import plan_memory
 from vertumnusd.node.metrics import Metrics
 from vertumnusd.node.ranks import RankEvents, RankHost, RankStartError
 from vertumnusd.node.records import Records
@@ -82,13 +83,19 @@ def serve(load: Callable[[], Config]) -> int:
     try:
         config = load()
         served = open_served(config)
+        sized = config if served.pace else plan_memory(config, served.model)
+        log.info(
+            "memory",
+            kv_tokens=sized.cache.kv_tokens,
+            activation_bytes=sized.rank.activation_bytes or "no limit",
+        )
         log.info("model", name=served.model.name, dtype=served.model.dtype, profile=served.profile)
         keys = _load_keys(config)
         admin_token = _load_admin_token(config)
     except (ConfigError, CheckpointError) as error:
         log.error("cannot start", reason=str(error))
         return EXIT_USAGE
-    daemon = Daemon(config, served, keys, admin_token, load)
+    daemon = Daemon(sized, config, served, keys, admin_token, load)
     try:
         return trio.run(daemon.run)
     except PortInUse as error:
@@ -135,12 +142,15 @@ class Daemon:
     def __init__(
         self,
         config: Config,
+        written: Config,
         served: Served,
         keys: Keys,
         admin_token: AdminToken,
         reload: Callable[[], Config],
     ) -> None:
+        """``written`` is the configuration as it stands in its file; ``config`` has all sizes."""
         self._config = config
+        self._written = written
         self._reload_config = reload
         self._load_tokens = served.load_tokens
         self._model = model = served.model
@@ -299,7 +309,7 @@ class Daemon:
         except ConfigError as error:
             log.error("configuration not reloaded", reason=str(error))
         else:
-            changed = config != self._config
+            changed = config != self._written
             log.info("API keys reloaded", other_changes_need_a_restart=changed)
         if self.served:
             self._notifier.send(READY=1)

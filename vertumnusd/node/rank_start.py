@@ -51,6 +51,8 @@ def rank_start(
         collective_timeout_s=config.rank.collective_timeout_s,
         barrier_spin_s=BARRIER_SPIN_S if pinned and first_decode <= len(cores) else 0.0,
         pace=pace,
+        activation_bytes=config.rank.activation_bytes,
+        debug_plans=config.rank.debug_plans,
         device=f"cuda:{rank}" if cuda else "cpu",
         exchange=config.rank.exchange or ("collective" if cuda else "shared"),
     )

@@ -21,7 +21,6 @@ from vertumnusd.control.settings import ReconfigurationSettings
 from vertumnusd.messages import DegreePace, ModelInfo, Pace
 from vertumnusd.node.detokenizer import byte_spelling
 from vertumnusd.node.devices import check_devices
-from vertumnusd.node.memory import check_memory
 from vertumnusd.node.tokens import Tokens
 
 PACED_LAYERS = 48
@@ -56,7 +55,6 @@ def _checkpoint(config: Config) -> Served:
     name = config.model.name or (config.model.path if config.model.path in PACKAGED else "")
     model = model_info(path, name, config.model.dtype)
     check_devices(config)
-    check_memory(config, model)
     profile, file = load_profile_file(config.model, model.name)
     load_tokens = partial(Tokens.load, path)
     times, settings = profile.prefill_time, adaptation(config, profile)

@@ -15,7 +15,7 @@ from vertumnusd.checkpoint import DTYPES, PACKAGED, CheckpointError, model_info,
 from vertumnusd.config import PROFILES, Config, ConfigError, load_config, profile_name
 from vertumnusd.control.settings import SLO, SloClass
 from vertumnusd.messages import ModelInfo
-from vertumnusd.node.memory import check_memory
+from vertumnusd.node.memory import plan_memory
 from vertumnusd.profile.disturbance import kernel_counts
 from vertumnusd.profile.grid import CACHED_SHARES, QUICK_SHARES, SHORTEST_TOKENS
 from vertumnusd.profile.load import check_load
@@ -77,8 +77,7 @@ def wanted(arguments: argparse.Namespace) -> Wanted:
     except CheckpointError as error:
         raise ConfigError(str(error)) from error
     longest = _longest(arguments, model)
-    config = _with_pools(config, longest)
-    check_memory(config, model)
+    config = plan_memory(_with_pools(config, longest), model)
     out = arguments.out or PROFILES / f"{profile_name(model.name, model.dtype)}.toml"
     _check_out(out)
     quick = arguments.quick
