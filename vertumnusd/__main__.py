@@ -176,6 +176,10 @@ def _simulate(arguments: argparse.Namespace) -> int:
 
 
 def _reproduce(arguments: argparse.Namespace) -> int:
+    if arguments.live:
+        from vertumnusd.live.experiment import reproduce_live
+
+        return reproduce_live(arguments)
     from vertumnusd.simulate.reproduce import reproduce
 
     return reproduce(arguments)

@@ -40,23 +40,28 @@ class _UnixConnection(http.client.HTTPConnection):
 class Daemon:
     """A running daemon, as an operator reaches it."""
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
+    def __init__(self, where: str, connection: http.client.HTTPConnection, token: str = "") -> None:
+        self._where = where
+        self._connection = connection
         self._headers = {"Content-Type": "application/json"}
-        if arguments.url is None:
-            path = arguments.socket or admin_socket_path("", arguments.port)
-            self._where = str(path)
-            self._connection: http.client.HTTPConnection = _UnixConnection(path)
-            return
-        url = urlsplit(arguments.url)
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
+
+    @classmethod
+    def by_socket(cls, path: Path) -> Daemon:
+        return cls(str(path), _UnixConnection(path))
+
+    @classmethod
+    def by_url(cls, text: str, token_file: Path | None) -> Daemon:
+        """Raises AdminError for what is no address, and OSError."""
+        url = urlsplit(text)
         if url.scheme != "http" or not url.hostname:
-            raise AdminError(f"{arguments.url}: an address like http://127.0.0.1:8000 is expected")
-        self._where = arguments.url
-        self._connection = http.client.HTTPConnection(
+            raise AdminError(f"{text}: an address like http://127.0.0.1:8000 is expected")
+        words = token_file.read_text().split() if token_file is not None else []
+        connection = http.client.HTTPConnection(
             url.hostname, url.port or 80, timeout=CONNECT_TIMEOUT_S
         )
-        if arguments.admin_token_file is not None:
-            token = next(iter(arguments.admin_token_file.read_text().split()), "")
-            self._headers["Authorization"] = f"Bearer {token}"
+        return cls(text, connection, words[0] if words else "")
 
     def ask(self, method: str, path: str, content: object = None) -> dict[str, Any]:
         """One exchange. Raises :class:`AdminError`."""
@@ -217,7 +222,13 @@ def _add(
 
 def _run(arguments: argparse.Namespace, act: Callable[[Daemon, argparse.Namespace], int]) -> int:
     try:
-        return act(Daemon(arguments), arguments)
+        return act(_daemon(arguments), arguments)
     except (AdminError, OSError) as error:
         print(f"vertumnusd {arguments.command}: {error}", file=sys.stderr)
         return 1
+
+
+def _daemon(arguments: argparse.Namespace) -> Daemon:
+    if arguments.url is not None:
+        return Daemon.by_url(arguments.url, arguments.admin_token_file)
+    return Daemon.by_socket(arguments.socket or admin_socket_path("", arguments.port))

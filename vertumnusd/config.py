@@ -11,7 +11,7 @@ import math
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -74,6 +74,7 @@ class CacheConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class PlacementConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Terms of J, and how much may wait."""
 
+    policy: Literal["paper", "ours"] = "ours"
     beta: float = 1.0
     lambda_: float = msgspec.field(default=0.0, name="lambda")
     max_queue_tokens: int = 1_000_000

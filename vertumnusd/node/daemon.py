@@ -414,6 +414,7 @@ def _settings(config: Config, adaptation: ReconfigurationSettings) -> Settings:
         ranks=cluster.ranks,
         home_ranks=config.home_ranks,
         composition=config.composition,
+        policy=placement.policy,
         beta=placement.beta,
         lambda_=placement.lambda_,
         block_tokens=config.cache.block_tokens,

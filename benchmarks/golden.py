@@ -1,0 +1,98 @@
+"""Answers while the cluster converts: real CPU ranks, workers split and merged every second.
+
+Greedy answers are taken from the quiet cluster first. Then the same requests come several at a time
+while somebody splits and merges at random, and every answer is compared. Afterwards pins,
+reservations, descriptors and processes must be what they were.
+
+The ratio is the share of answers that differ: 0 is as promised.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from harness import DOCUMENT, Client, Daemon, ask, children, daemon, result, say
+
+from vertumnusd import admin
+from vertumnusd.admin_address import admin_socket_path
+
+CLUSTER = {"ranks": 4, "cp_degrees": [1, 2, 4], "composition": "2CP2"}
+PAIRS = (("CP1[0]", "CP1[1]"), ("CP1[2]", "CP1[3]"), ("CP2[0-1]", "CP2[2-3]"))
+CLIENTS, TOKENS = 6, 6
+
+
+def prompts(count: int, dice: random.Random) -> list[str]:
+    """Of several lengths; many share a beginning."""
+    lengths = dice.choices((80, 400, 1_600, 4_000), weights=(4, 4, 2, 1), k=count)
+    return [DOCUMENT[dice.randrange(8) * 100 :][:n] + f" {dice.randrange(50)}" for n in lengths]
+
+
+def convert(node: Daemon, every_s: float, over: threading.Event, outcomes: list[str]) -> None:
+    """Split or merge something that can be, again and again."""
+    operator = admin.Daemon.by_socket(admin_socket_path("", node.port))
+    dice = random.Random(5)
+    while not over.wait(every_s):
+        names = {w["name"] for w in operator.ask("GET", "/v1/cluster")["workers"]}
+        orders = [("split", [name]) for name in sorted(names) if not name.startswith("CP1[")]
+        orders += [("merge", list(pair)) for pair in PAIRS if names.issuperset(pair)]
+        kind, workers = dice.choice(orders)
+        answer = operator.ask("POST", f"/v1/admin/{kind}", {"workers": workers})
+        outcomes += [each["outcome"] for each in answer["converted"]]
+
+
+def held(node: Daemon) -> dict[str, int]:
+    """What must be as before, once the node is idle."""
+    with Client(node.port) as client:
+        while (view := client.get("/v1/cluster"))["requests"]:
+            time.sleep(0.05)
+    pid = node.process.pid
+    return {
+        "blocks": sum(home["pinned_blocks"] + home["reserved_blocks"] for home in view["homes"]),
+        "decode blocks": sum(p["kv_blocks"] - p["free_blocks"] for p in view["decode"]),
+        "processes": len(children(pid)),
+        "descriptors": sum(len(os.listdir(f"/proc/{p}/fd")) for p in (pid, *children(pid))),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--requests", type=int, default=500)
+    parser.add_argument("--every", type=float, default=1.0, help="seconds between conversions")
+    arguments = parser.parse_args()
+    asked = prompts(arguments.requests, random.Random(3))
+    outcomes: list[str] = []
+    with daemon(cluster=CLUSTER, adaptation={"automatic": False}) as node:
+        with Client(node.port) as client:
+            golden = {
+                prompt: client.complete(prompt, TOKENS).text for prompt in dict.fromkeys(asked)
+            }
+        say(f"{len(golden)} answers of the quiet cluster")
+        before, over = held(node), threading.Event()
+        hand = threading.Thread(target=convert, args=(node, arguments.every, over, outcomes))
+        hand.start()
+        with ThreadPoolExecutor(CLIENTS) as pool:
+            answers = list(pool.map(lambda prompt: ask(node.port, prompt, TOKENS), asked))
+        over.set()
+        hand.join()
+        after = held(node)
+    wrong = sum(a.text != golden[p] for a, p in zip(answers, asked, strict=True))
+    result(
+        requests=len(asked),
+        conversions=len(outcomes),
+        rolled_back=outcomes.count("rolled back"),
+        degrees=sorted({answer.facts["degree"] for answer in answers}),
+        hit_rate=round(
+            sum(a.cached_tokens for a in answers) / sum(a.input_tokens for a in answers), 3
+        ),
+        back_to_base_line=after == before,
+        ratio=wrong / len(asked),
+    )
+
+
+if __name__ == "__main__":
+    main()
