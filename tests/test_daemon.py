@@ -17,13 +17,15 @@ from openai import OpenAI
 pytestmark = pytest.mark.ranks
 
 CLUSTER = {"ranks": 4, "cp_degrees": [1, 2], "composition": "1CP2/2CP1"}
+PAPER = {"policy": "paper"}  # ours keeps equal questions on one worker
+BY_HAND = {"automatic": False}
 MODEL = "SmolLM2-135M-Instruct"
 PARIS = "The capital of France is"
 
 
 @pytest.fixture(scope="module")
 def node():
-    with daemon(cluster=CLUSTER, adaptation={"automatic": False}) as running:
+    with daemon(cluster=CLUSTER, placement=PAPER, adaptation=BY_HAND) as running:
         yield running
 
 

@@ -108,7 +108,13 @@ def _configuration(
             "max_queue_s": settings.max_queue_s,
             "unplaced_wait_s": settings.unplaced_wait_s,
         },
-        "rank": {"device": "paced", "pace": pace, "step_s": STEP_S * pace},
+        "rank": {
+            "device": "paced",
+            "pace": pace,
+            "step_s": STEP_S * pace,
+            "max_paused": 0,  # the simulator knows neither pauses …
+            "pack_requests": 1,  # … nor packs
+        },
         "adaptation": _slowed(settings.reconfiguration, pace),
     }
 

@@ -155,14 +155,13 @@ def _run(
         replayed = replay(cluster, drawn)
         conversions = cluster.conversions()
     live = np.array(replayed.ttft_s)
-    ended = np.isfinite(live)
     return Run(
         load=load.name,
         composition=composition,
         follows=follows,
         requests=len(drawn),
-        failed=int((~ended).sum()),
-        live_s=float(live[ended].mean()),
+        failed=int((~np.isfinite(live)).sum()),
+        live_s=float(live.mean()),
         simulated_s=float(simulated.ttft_s.mean()),
         phases=_by_phase(load, drawn, live, simulated.ttft_s),
         live_hit_rate=sum(replayed.cached_tokens) / sum(a.input_tokens for a in drawn),

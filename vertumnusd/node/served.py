@@ -24,7 +24,7 @@ from vertumnusd.node.devices import check_devices
 from vertumnusd.node.tokens import Tokens
 
 PACED_LAYERS = 48
-PACED_CONTEXT_TOKENS = 131_072
+PACED_CONTEXT_TOKENS = 262_144
 PACED_TOKEN_S = 0.03  # of one decode iteration, times the pace
 PACED_TEMPLATE = (
     "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + '\\n' }}"
