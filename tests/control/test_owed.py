@@ -1,5 +1,6 @@
 """Ranks that owe an answer: who is late, and who only works slowly."""
 
+import msgspec
 import pytest
 
 from vertumnusd.control.owed import Owed
@@ -8,14 +9,23 @@ from vertumnusd.messages import (
     Adopted,
     Close,
     Closed,
+    CopyRefused,
+    CopyReleased,
+    CopyReserved,
     DecodeFailed,
     Drawn,
     Generate,
     Park,
     Parked,
+    Pin,
+    Pinned,
+    Publish,
+    Published,
     Pull,
     Pulled,
+    ReleaseCopy,
     Reserve,
+    ReserveCopy,
     Reserved,
     ReserveFailed,
 )
@@ -98,3 +108,23 @@ def test_a_restarted_rank_owes_nothing_and_the_others_still_do():
     owed.sent(0.0, DECODE, CLOSE)
     owed.gone(PREFILL)
     assert owed.late(6.0) == {DECODE: "Close"}
+
+
+@pytest.mark.parametrize(
+    ("message", "answer"),
+    [
+        (Pin(1, 7, b""), Pinned(0, 1, 7, b"", b"")),
+        (ReserveCopy(1, 7, b"", 0, 1), CopyReserved(0, 1, 7, b"")),
+        (ReserveCopy(1, 7, b"", 0, 1), CopyRefused(0, 1, 7, 3, 2)),
+        (Publish(1, 7), Published(0, 1, 7)),
+        (ReleaseCopy(1, 7), CopyReleased(0, 1, 7)),
+    ],
+)
+def test_a_rank_owes_an_answer_to_each_step_of_a_copy(message, answer):
+    owed = Owed(5.0)
+    owed.sent(0.0, 0, message)
+    assert owed.late(6.0) == {0: type(message).__name__}
+    owed.heard(6.0, msgspec.structs.replace(answer, transfer=8))  # another's
+    assert owed.late(6.0)
+    owed.heard(6.0, answer)
+    assert owed.late(99.0) == {}

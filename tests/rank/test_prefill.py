@@ -64,14 +64,15 @@ def test_logits_are_those_of_transformers(
 
 
 @pytest.mark.parametrize(("length", "cached"), BORDERS)
-@pytest.mark.parametrize(("home_base", "rotation"), [(0, 0), (2, 1)])
-def test_logits_are_right_on_four_ranks_and_either_home(
+@pytest.mark.parametrize(("home_base", "home_ranks", "rotation"), [(0, 2, 0), (2, 2, 1), (0, 4, 3)])
+def test_logits_are_right_on_four_ranks_and_either_home_or_both(
     four: EngineRanks, tiny_llama: LlamaForCausalLM,
-    home_base: int, rotation: int, length: int, cached: int,
+    home_base: int, home_ranks: int, rotation: int, length: int, cached: int,
 ) -> None:  # fmt: skip
     tokens = prompt(length)
     four.adopt(4)
-    _, prefix = four.prefill(tokens[:cached] or tokens, home_base=home_base, rotation=rotation)
+    where = {"home_base": home_base, "home_ranks": home_ranks, "rotation": rotation}
+    _, prefix = four.prefill(tokens[:cached] or tokens, **where)
     logits, _ = four.prefill(tokens, prefix, cached)
     assert error(logits, wanted(tiny_llama, tokens)) < LOGITS_ERROR
 

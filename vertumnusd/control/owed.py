@@ -5,6 +5,8 @@ The lead watches the steps that it issued, because their length can be predicted
 that must be answered is watched here:
 
     Adopt → Adopted, Park → Parked, Reserve → Reserved or ReserveFailed   (prefill ranks)
+    Pin → Pinned, ReserveCopy → CopyReserved or CopyRefused, Publish → Published,
+    ReleaseCopy → CopyReleased      (prefill ranks; an Install ends with its transfer's deadline)
     Pull → Pulled, Generate → Drawn after Drawn, Close → Closed     (decode ranks)
 
 Each answer shows that the rank works on its kind, and gives what it still owes of that kind time
@@ -20,15 +22,24 @@ from vertumnusd.messages import (
     Adopted,
     Close,
     Closed,
+    CopyRefused,
+    CopyReleased,
+    CopyReserved,
     DecodeFailed,
     Drawn,
     FromRank,
     Generate,
     Park,
     Parked,
+    Pin,
+    Pinned,
+    Publish,
+    Published,
     Pull,
     Pulled,
+    ReleaseCopy,
     Reserve,
+    ReserveCopy,
     Reserved,
     ReserveFailed,
     ToRank,
@@ -59,6 +70,8 @@ class Owed:
                 self._add(now, rank, type(message), "")
             case Reserve() | Generate():
                 self._add(now, rank, type(message), message.request)
+            case Pin() | ReserveCopy() | Publish() | ReleaseCopy():
+                self._add(now, rank, type(message), _transfer(message))
             case Pull():
                 self._add(now, rank, Pull, message.request, again=True)
             case Close():
@@ -73,6 +86,14 @@ class Owed:
                 self._settle(now, message.rank, Park, "")
             case Reserved() | ReserveFailed():
                 self._settle(now, message.rank, Reserve, message.request)
+            case Pinned():
+                self._settle(now, message.rank, Pin, _transfer(message))
+            case CopyReserved() | CopyRefused():
+                self._settle(now, message.rank, ReserveCopy, _transfer(message))
+            case Published():
+                self._settle(now, message.rank, Publish, _transfer(message))
+            case CopyReleased():
+                self._settle(now, message.rank, ReleaseCopy, _transfer(message))
             case Pulled():
                 self._settle(now, message.rank, Pull, message.request)
             case Closed():
@@ -120,3 +141,17 @@ class Owed:
             debt.owed[request] -= 1
             if not debt.owed[request]:
                 del debt.owed[request]
+
+
+def _transfer(
+    message: Pin
+    | Pinned
+    | ReserveCopy
+    | CopyReserved
+    | CopyRefused
+    | Publish
+    | Published
+    | ReleaseCopy
+    | CopyReleased,
+) -> str:
+    return f"transfer {message.term}.{message.transfer}"
