@@ -47,17 +47,38 @@ def test_a_delta_changes_what_it_names():
     assert [w.name for w in model.cluster.workers] == ["CP2[2-3]"]
 
 
+def test_workers_stand_in_the_order_of_their_ranks():
+    halves = [{**WORKER, "name": f"CP1[{n}]", "degree": 1, "ranks": [n]} for n in (1, 0)]
+    put = {"workers": EntryChanges(put=halves, drop=["CP2[0-1]"])}
+    model = fed(FeedDelta(8, 10.5, {}, put))
+    assert [w.name for w in model.cluster.workers] == ["CP1[0]", "CP1[1]"]
+
+
+def test_a_node_that_was_restarted_has_another_clock():
+    model = fed(FeedDelta(8, 11.0, {"totals": {"submitted": 500}}, {}, [PLACED]))
+    was = model.clock(model.events[-1].t)
+    again = FeedSnapshot(1, 5_000.0, 1_000_031.0, CLUSTER, [{**PLACED, "t": 5_000.0}])
+    model.apply(again)
+    assert [model.clock(event.t) for event in model.events] == [was, model.clock(5_000.0)]
+    model.apply(FeedDelta(2, 5_002.0, {"totals": {"submitted": 4}}))
+    samples = model.history.last(60.0)
+    assert [sample.t for sample in samples] == [4_979.0, 4_980.0, 5_000.0, 5_002.0]
+    assert [sample.request_rate for sample in samples] == [None, 500.0, None, 2.0]
+
+
+def test_events_that_a_new_snapshot_repeats_are_taken_once():
+    model = fed(FeedDelta(8, 11.0, {}, {}, [PLACED]))
+    later = {**PLACED, "t": 12.0}
+    model.apply(FeedSnapshot(20, 13.0, 1_000_013.0, CLUSTER, [PLACED, later]))
+    assert [event.t for event in model.events] == [11.0, 12.0]
+
+
 def test_a_gap_asks_for_a_new_snapshot():
     model = fed()
     with pytest.raises(FeedError, match="follows"):
         model.apply(FeedDelta(9, 11.0))
     model.apply(FeedSnapshot(9, 11.0, 0.0, CLUSTER))
     model.apply(FeedDelta(10, 11.0))
-
-
-def take(model: Model, frame: FeedDelta | FeedSnapshot) -> None:
-    model.apply(frame)
-    _ = model.cluster
 
 
 @pytest.mark.parametrize(
@@ -67,7 +88,10 @@ def take(model: Model, frame: FeedDelta | FeedSnapshot) -> None:
         FeedDelta(8, 1.0, {}, {"workers": EntryChanges(put=[{}])}),
         FeedDelta(8, 99.0, {"workers": "no list"}),
         FeedDelta(8, 99.0, {"slo": 7}),
+        FeedDelta(8, 1.0, {}, {"workers": EntryChanges(put=[{"name": "x", "degree": 0.5}])}),
         FeedDelta(8, 1.0, {}, {}, [{"t": 1.0}]),
+        FeedDelta(8, 1.0, {}, {}, [{"t": "x", "type": "Hold"}]),
+        FeedSnapshot(8, 1.0, 0.0, CLUSTER, [{"t": "x", "type": "Hold"}]),
         FeedDelta(8, 1.0, {}, {}, [{"t": 1.0, "type": "Placed", "request": 5}]),
         FeedDelta(8, 1.0, {}, {}, [{"t": 1.0, "type": "Converting"}]),
         FeedSnapshot(8, 1.0, 0.0, {"workers": 5}),
@@ -80,7 +104,7 @@ def take(model: Model, frame: FeedDelta | FeedSnapshot) -> None:
 def test_nonsense_is_a_feed_error(frame):
     model = fed()
     with pytest.raises(FeedError):
-        take(model, frame)
+        model.apply(frame)
 
 
 def test_placements_are_kept_for_their_requests():

@@ -2,10 +2,14 @@
 
 import gzip
 import json
+from pathlib import Path
 
 import pytest
 from screens import RECORDING, panel_at, player_at
+from vertumnus_tui.link import Address
 from vertumnus_tui.playback import Player, Recorder, RecordingError, read_recording
+from vertumnus_tui.source import LiveSource
+from vertumnus_tui.status import Live
 
 from vertumnusd.messages import FeedDelta, FeedSnapshot
 
@@ -92,6 +96,24 @@ def test_what_a_feed_showed_can_be_played(tmp_path):
     assert player.model.cluster.epoch == 8  # of the last whole second
     assert [e.about.label for e in player.model.events] == ["hold"]
     assert player.model.wall_s == 4900.0
+
+
+def test_a_recording_ends_where_it_is_broken(tmp_path):
+    lines = [picture(0), picture(1, epoch=1), picture(2, workers=[{"name": 5}]), picture(3)]
+    player = Player(read_recording(written(tmp_path / "r", *lines)))
+    player.seek(3.0)
+    assert (player.at_s, player.length_s, player.model.cluster.epoch) == (1.0, 1.0, 1)
+    assert player.trouble.startswith("line 4: this is no cluster")
+    with pytest.raises(RecordingError, match="line 2"):
+        Player(read_recording(written(tmp_path / "r", {"t": 0, "cluster": {"workers": 1}})))
+
+
+def test_a_full_disk_ends_the_recording_and_not_the_console():
+    source = LiveSource(Address(), Recorder(Path("/dev/full")))
+    source._take(FeedSnapshot(1, 1.0, 0.0, CLUSTER))
+    source._take(FeedDelta(2, 2.0))
+    assert isinstance(source.status, Live)
+    assert "No space left" in source.status.recording
 
 
 def test_a_recording_that_cannot_be_written_is_refused(tmp_path):

@@ -211,5 +211,14 @@ class Cluster(Struct, frozen=True):
 
 
 def read(cluster: dict[str, Any]) -> Cluster:
-    """Raises ``msgspec.ValidationError``: this is no cluster."""
-    return msgspec.convert(cluster, Cluster)
+    """Lists of things with numbers in their order: entries may have come in any.
+
+    Raises ``msgspec.ValidationError``: this is no cluster.
+    """
+    found = msgspec.convert(cluster, Cluster)
+    found.workers.sort(key=lambda worker: worker.ranks)
+    found.homes.sort(key=lambda home: home.base)
+    found.operations.sort(key=lambda operation: operation.operation)
+    found.transfers.sort(key=lambda transfer: transfer.transfer)
+    found.decode.sort(key=lambda pool: pool.rank)
+    return found

@@ -90,7 +90,6 @@ def _look(arguments: argparse.Namespace, admin_socket: Path) -> int:
         address = _address(arguments, admin_socket)
         try:
             model = asyncio.run(_first_look(address))
-            model.cluster  # noqa: B018 - it is read here, where what is wrong with it can be told
         except FAILURES as error:
             return _fail(explain(error, address), EXIT_FAULT)
         status = Live()

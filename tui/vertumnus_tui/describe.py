@@ -92,7 +92,8 @@ def _converted(e: Fields) -> Description:
 
 
 def _drain(e: Fields) -> Description:
-    return Description("draining", f"{e['worker']}, at most {seconds(e['deadline_s'])} s")
+    limit = f", at most {seconds(e['deadline_s'])} s" if e["deadline_s"] else ""
+    return Description("draining", f"{e['worker']}{limit}")
 
 
 def _drained(e: Fields) -> Description:

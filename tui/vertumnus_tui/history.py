@@ -57,6 +57,12 @@ class History:
             self._totals.popleft()
         self._samples.append(_sample(t, cluster, self._totals[0], now))
 
+    def shift(self, by_s: float) -> None:
+        """Onto another clock, on which totals begin anew."""
+        moved = [sample._replace(t=sample.t + by_s) for sample in self._samples]
+        self._samples = deque(moved, self._samples.maxlen)
+        self._totals.clear()
+
     def last(self, window_s: float) -> list[Sample]:
         """The samples of the last ``window_s``, oldest first."""
         if not self._samples:

@@ -6,7 +6,7 @@ Frames go in; pages look. Nothing here is of Textual, a socket or a clock: time 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from time import localtime, strftime
 from typing import Any, NamedTuple
@@ -31,6 +31,7 @@ EVENTS_KEPT = 5_000
 OPERATIONS_KEPT = 200
 DECISIONS_KEPT = 200
 PLACEMENTS_KEPT = 2_000
+SAME_CLOCK_S = 1.0  # a clock that is set differs by less
 
 
 class FeedError(Exception):
@@ -78,20 +79,21 @@ class Model:
         """Raises :class:`FeedError`; then a new snapshot is needed."""
         match frame:
             case FeedSnapshot():
-                self._replace(frame.t, frame.cluster)
-                self.wall_s = frame.wall_s - frame.t
+                self._replace(frame.cluster)
+                self._set_clock(frame.wall_s - frame.t)
+                self._take_events(self._unseen(frame.events))
             case FeedDelta():
                 if self._seq is None or frame.seq != self._seq + 1:
                     raise FeedError(f"frame {frame.seq} follows {self._seq}")
                 self._change(frame)
                 self.events_lost += frame.events_lost
+                self._take_events(frame.events)
         self._seq = frame.seq
-        self._take_events(frame.events)
         self._moved(frame.t)
 
     def show(self, picture: RecordingLine, wall_s: float | None) -> None:
         """The next line of a recording."""
-        self._replace(picture.t, picture.cluster)
+        self._replace(picture.cluster)
         self.wall_s = wall_s
         self._take_events(picture.events)
         self._moved(picture.t)
@@ -104,12 +106,8 @@ class Model:
 
     @property
     def cluster(self) -> Cluster:
-        """Raises :class:`FeedError` if it is none."""
         if self._read is None:
-            try:
-                self._read = read(self.raw())
-            except msgspec.ValidationError as error:
-                raise FeedError(f"this is no cluster: {error}") from error
+            self._read = read(self.raw())
         return self._read
 
     def raw(self) -> dict[str, Any]:
@@ -141,7 +139,8 @@ class Model:
 
     # --- frames
 
-    def _replace(self, t: float, cluster: dict[str, Any]) -> None:
+    def _replace(self, cluster: dict[str, Any]) -> None:
+        self._check(cluster)
         self._raw, self._entries = {}, {}
         self._put(cluster)
 
@@ -157,6 +156,8 @@ class Model:
                 raise FeedError(f"this is no cluster: {key}: {error}") from error
 
     def _change(self, delta: FeedDelta) -> None:
+        put = {key: changes.put for key, changes in delta.entries.items()}
+        self._check({**put, **delta.changed})
         self._put(delta.changed)
         for key, changes in delta.entries.items():
             name, entries = ENTRY_NAMES.get(key), self._entries.get(key)
@@ -168,6 +169,37 @@ class Model:
                 if name not in entry:
                     raise FeedError(f"an entry of {key} has no {name}")
                 entries[entry[name]] = entry
+
+    def _check(self, part: dict[str, Any]) -> None:
+        """What comes in is checked at once, so that pages can rely on it."""
+        try:
+            read(part)
+        except msgspec.ValidationError as error:
+            raise FeedError(f"this is no cluster: {error}") from error
+
+    def _set_clock(self, wall_s: float) -> None:
+        """A node that was restarted has another clock: what was seen before moves onto it."""
+        before, self.wall_s = self.wall_s, wall_s
+        if before is None or abs(before - wall_s) < SAME_CLOCK_S:
+            return
+        shift_s = before - wall_s
+        self.history.shift(shift_s)
+        self.running_since.clear()
+        self.events = deque(
+            (replace(event, t=event.t + shift_s) for event in self.events), EVENTS_KEPT
+        )
+        self.conversions = deque(
+            (c._replace(t=c.t + shift_s) for c in self.conversions), OPERATIONS_KEPT
+        )
+        self.decisions = deque(((t + shift_s, d) for t, d in self.decisions), DECISIONS_KEPT)
+
+    def _unseen(self, events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """A snapshot brings the last events along, also to those who saw them."""
+        if not self.events:
+            return events
+        last = self.events[-1].t
+        times = ((event, event.get("t")) for event in events)
+        return [e for e, t in times if not (isinstance(t, int | float) and t <= last)]
 
     def _moved(self, t: float) -> None:
         self.t = t

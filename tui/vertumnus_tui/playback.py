@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gzip
 from bisect import bisect_right
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import IO, Any
 
 import msgspec
 
-from vertumnus_tui.model import Model
+from vertumnus_tui.model import FeedError, Model
 from vertumnusd.messages import (
     RECORDING_FORMAT,
     RECORDING_VERSION,
@@ -46,7 +46,11 @@ class Recorded:
         try:
             return msgspec.json.decode(self._lines[n], type=RecordingLine)
         except msgspec.DecodeError as error:
-            raise RecordingError(f"line {n + 2} cannot be read: {error}") from error
+            raise RecordingError(f"cannot be read: {error}") from error
+
+    def cut(self, count: int) -> None:
+        """Keep the first ``count`` lines."""
+        del self._lines[count:], self.times[count:]
 
 
 def read_recording(path: Path) -> Recorded:
@@ -86,16 +90,23 @@ def _header(path: Path, first: bytes) -> RecordingHeader:
 
 
 class Player:
-    """Moves through a recording and keeps a model at its position."""
+    """Moves through a recording and keeps a model at its position.
+
+    A recording ends before the first line that cannot be shown.
+    """
 
     def __init__(self, recorded: Recorded) -> None:
+        """Raises :class:`RecordingError` if that is the first one."""
         self.model = Model()
         self.speed = 1.0
         self.paused = False
+        self.trouble = ""  # why it ends before its end
         self._recorded = recorded
         self._shown = 0  # lines
         self._t = recorded.times[0]
         self._show()
+        if not self._shown:
+            raise RecordingError(self.trouble)
 
     @property
     def at_s(self) -> float:
@@ -127,7 +138,14 @@ class Player:
     def _show(self) -> None:
         due = bisect_right(self._recorded.times, self._t)
         while self._shown < due:
-            self.model.show(self._recorded.line(self._shown), self._recorded.header.wall_s)
+            try:
+                line = self._recorded.line(self._shown)
+                self.model.show(line, self._recorded.header.wall_s)
+            except (RecordingError, FeedError) as error:
+                self.trouble = f"line {self._shown + 2}: {error}"
+                self._recorded.cut(self._shown)
+                self._t = min(self._t, self._recorded.times[-1]) if self._shown else self._t
+                return
             self._shown += 1
 
 
@@ -158,7 +176,8 @@ class Recorder:
             self._next = model.t + self._interval_s
 
     def close(self) -> None:
-        self._file.close()
+        with suppress(OSError):  # what is left cannot be written: that was told already
+            self._file.close()
 
     def _write(self, entry: RecordingHeader | RecordingLine) -> None:
         try:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from vertumnus_tui.link import Address, Link
 from vertumnus_tui.model import Model
-from vertumnus_tui.playback import Player, Recorder
+from vertumnus_tui.playback import Player, Recorder, RecordingError
 from vertumnus_tui.status import Connecting, Live, Replay, Status
 from vertumnusd.messages import FeedFrame
 
@@ -34,6 +34,7 @@ class LiveSource:
         self.model = Model()
         self.status: Status = Connecting(str(address))
         self._recorder = recorder
+        self._recording = "recording" if recorder is not None else ""
 
     async def run(self) -> None:
         try:
@@ -44,13 +45,18 @@ class LiveSource:
 
     def _take(self, frame: FeedFrame) -> None:
         self.model.apply(frame)
-        if self._recorder is not None:
+        if self._recorder is None:
+            return
+        try:
             self._recorder.take(self.model, frame.events)
+        except RecordingError as error:
+            self._recorder.close()
+            self._recorder = None
+            self._recording = f"recording failed: {error}"
+            self._tell(Live())
 
     def _tell(self, status: Status) -> None:
-        if isinstance(status, Live) and self._recorder is not None:
-            status = Live(recording=True)
-        self.status = status
+        self.status = Live(self._recording) if isinstance(status, Live) else status
 
 
 class ReplaySource:
@@ -66,7 +72,7 @@ class ReplaySource:
     @property
     def status(self) -> Status:
         player = self.player
-        return Replay(player.at_s, player.length_s, player.speed, player.paused)
+        return Replay(player.at_s, player.length_s, player.speed, player.paused, player.trouble)
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()

@@ -16,7 +16,7 @@ class Connecting:
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    recording: bool = False
+    recording: str = ""  # how that goes
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,7 @@ class Replay:
     length_s: float
     speed: float
     paused: bool
+    trouble: str = ""
 
 
 Status = Connecting | Live | Lost | Replay
@@ -45,10 +46,13 @@ def show(status: Status, glyphs: Glyphs) -> Span:
         case Connecting():
             return Span(f"connecting to {status.address}", "warn")
         case Live():
-            return Span(f"{glyphs.live} live{', recording' if status.recording else ''}", "good")
+            how = f", {status.recording}" if status.recording else ""
+            return Span(f"{glyphs.live} live{how}", "good")
         case Lost():
             return Span(f"{glyphs.down} {status.reason}; again in {status.retry_s:.0f}s", "bad")
         case Replay():
             how = "paused" if status.paused else f"{status.speed:g}x"
             at = f"{duration(status.at_s)} of {duration(status.length_s)}"
+            if status.trouble:
+                return Span(f"replay {at}, broken: {status.trouble}", "bad")
             return Span(f"replay {at}, {how}", "accent")
