@@ -150,13 +150,11 @@ def test_what_is_being_published_is_not_cancelled():
     transfers = installed()
     assert transfers.cancel(1, 1) == []
     assert transfers.tick(99.0) == []
-    assert transfers.next_deadline() is None
     assert transfers.step(Published(4, 1, 1)) == [Replicated(1)]
 
 
 def test_a_deadline_ends_it():
     transfers = gathered()
-    assert transfers.next_deadline() == 30.0
     assert transfers.tick(29.0) == []
     assert transfers.tick(30.0) == [SendRank(4, ReleaseCopy(1, 1))]
     assert transfers.step(CopyReleased(4, 1, 1))[-1] == TransferFailed(1, "not done within 30 s")

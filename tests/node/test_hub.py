@@ -166,6 +166,8 @@ def test_a_wanted_prefix_is_copied_to_where_a_request_finds_it():
     assert len(trie.match(chain)) == 1
     world.now += COPYING.scan_s
     world.hub.tick()
+    (copy,) = world.hub.snapshot()["transfers"]
+    assert (copy["kind"], copy["phase"], copy["blocks"]) == ("intra", "gathering", 6)
     world.settle()
     assert sorted(trie.match(chain).values()) == [6, 6]
     assert any(isinstance(report, Replicate) for report in world.reports)

@@ -163,18 +163,13 @@ class Transfers:
                 commands += self._fail(transfer, f"not done within {deadline_s:g} s")
         return [*commands, *self._begin_more()]
 
-    def next_deadline(self) -> float | None:
-        ending = (Phase.PUBLISHING, Phase.RELEASING)
-        open_ = (t.deadline for t in self._transfers.values() if t.phase not in ending)
-        return min(open_, default=None)
-
     def idle(self) -> bool:
         return not self._transfers
 
-    def snapshot(self) -> list[dict[str, Any]]:
-        return [
-            {
-                "transfer": transfer.command.transfer,
+    def snapshot(self) -> dict[int, dict[str, Any]]:
+        """What there is to see of each, by number; ``kv_bytes`` from the ranks that are done."""
+        return {
+            transfer.command.transfer: {
                 "kind": transfer.command.kind,
                 "phase": transfer.phase.value,
                 "source_ranks": list(transfer.source),
@@ -182,7 +177,7 @@ class Transfers:
                 "kv_bytes": transfer.kv_bytes,
             }
             for transfer in self._transfers.values()
-        ]
+        }
 
     # --- the phases
 

@@ -254,12 +254,14 @@ class Hub:
     # --- what the node shows
 
     def snapshot(self) -> dict[str, Any]:
-        """The controller's view, with what leads and answers know about running requests."""
+        """The controller's view, with what leads and answers know of requests, ranks of copies."""
         view = self._controller.snapshot(self._effects.now())
         placed = {request["request"]: request for request in view["requests"]}
         view["requests"] = [
             self._show(entry, placed.get(name, {})) for name, entry in self._requests.items()
         ]
+        copies = self._transfers.snapshot()
+        view["transfers"] = [{**t, **copies.get(t["transfer"], {})} for t in view["transfers"]]
         return view
 
     def idle(self) -> bool:
