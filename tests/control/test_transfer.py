@@ -73,8 +73,8 @@ def test_a_rank_copies_what_it_lacks_from_where_it_is():
     transfers = gathered(ranks=2)
     commands = transfers.step(CopyReserved(5, 1, 1, u32(1)))
     assert commands == [
-        SendRank(4, Install(1, 1, u32(0, 2), u32(0, 0), u32(7, 9), 40e6)),
-        SendRank(5, Install(1, 1, u32(1), u32(0), u32(8), 40e6)),
+        SendRank(4, Install(1, 1, u32(0, 2), u32(0, 0), u32(7, 9), 30e6)),
+        SendRank(5, Install(1, 1, u32(1), u32(0), u32(8), 30e6)),
     ]
 
 

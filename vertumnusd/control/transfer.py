@@ -69,7 +69,7 @@ class TransferLimits:
     """
 
     max_running: int = 4
-    bytes_per_s: float = 40e6  # of one rank
+    bytes_per_s: float = 30e6  # of one rank
 
 
 @dataclass(slots=True)
