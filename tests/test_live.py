@@ -158,6 +158,16 @@ def test_a_hold_is_seen(node, client):
     assert operate(node, "hold", "--for", "soon").returncode == 2
 
 
+def test_the_trie_claims_what_the_ranks_hold(node, client):
+    client.complete("An audit. " + DOCUMENT[:800], 2)
+    quiet_base_line(node, client)
+    ended = operate(node, "audit", "--json")
+    assert ended.returncode == 0
+    ranks = json.loads(ended.stdout)["ranks"]
+    assert sum(rank["held_blocks"] for rank in ranks) > 0
+    assert all(rank["wrong_blocks"] == rank["unknown_blocks"] == 0 for rank in ranks)
+
+
 def test_metrics_count_conversions(client):
     text = client.request("GET", "/metrics")[1].decode()
     assert 'vertumnus_reconfigurations_total{kind="split",result="exposed"}' in text

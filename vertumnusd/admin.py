@@ -135,6 +135,31 @@ def hold(daemon: Daemon, arguments: argparse.Namespace) -> int:
     return 0
 
 
+def audit(daemon: Daemon, arguments: argparse.Namespace) -> int:
+    """Exit status 1 if a rank did not answer, or holds other blocks than the trie claims."""
+    answer = daemon.ask("POST", "/v1/admin/audit", {})
+    if arguments.json:
+        print(json.dumps(answer, indent=2))
+    for rank in answer["ranks"]:
+        _say(arguments, f"rank {rank['rank']}: {_audited(rank)}")
+    return 0 if all(map(_is_exact, answer["ranks"])) else 1
+
+
+def _audited(rank: dict[str, Any]) -> str:
+    if not rank["answered"]:
+        return "did not answer"
+    if _is_exact(rank):
+        return f"{rank['held_blocks']} blocks, all as claimed"
+    return (
+        f"{rank['held_blocks']} blocks, {rank['wrong_blocks']} claimed and not there,"
+        f" {rank['unknown_blocks']} there and not claimed; corrected"
+    )
+
+
+def _is_exact(rank: dict[str, Any]) -> bool:
+    return bool(rank["answered"]) and not rank["wrong_blocks"] and not rank["unknown_blocks"]
+
+
 def why(daemon: Daemon, arguments: argparse.Namespace) -> int:
     answer = daemon.ask("GET", f"/v1/admin/why/{quote(arguments.what, safe='')}")
     if arguments.json:
@@ -195,6 +220,7 @@ def add_commands(commands: Any) -> None:
         metavar="TIME",
         help="such as 90s, 30m, 2h; 0 ends it",
     )
+    _add(commands, "audit", "compare what the prefix trie claims with what ranks hold", audit)
     parser = _add(commands, "why", "the terms of a placement or reconfiguration", why)
     parser.add_argument("what", help="the id of an answer, last-reconfiguration, or last-decision")
 

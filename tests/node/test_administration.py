@@ -145,3 +145,45 @@ def test_records_are_bounded(node: Node) -> None:
 
 def _fields(message) -> dict:
     return {name: getattr(message, name) for name in message.__struct_fields__}
+
+
+async def audit(node: Node, nursery: trio.Nursery) -> list[dict]:
+    found: list[dict] = []
+
+    async def ask() -> None:
+        found.extend(await node.administration.audit())
+
+    nursery.start_soon(ask)
+    await trio.testing.wait_all_tasks_blocked()
+    node.world.settle()
+    await trio.testing.wait_all_tasks_blocked()
+    return found
+
+
+async def test_an_audit_of_a_quiet_node_is_exact(node: Node, nursery: trio.Nursery) -> None:
+    for n in range(4):
+        node.world.submit(f"r{n}", [n, *range(20)], 1)
+    node.world.settle()
+    found = await audit(node, nursery)
+    assert [entry["rank"] for entry in found] == [0, 1, 2, 3]
+    assert sum(entry["held_blocks"] for entry in found) == 20
+    assert all(entry["wrong_blocks"] == entry["unknown_blocks"] == 0 for entry in found)
+
+
+async def test_an_audit_tells_what_the_trie_missed_and_corrects_it(
+    node: Node, nursery: trio.Nursery
+) -> None:
+    node.world.submit("a", list(range(21)), 1)
+    node.world.settle()
+    (rank,) = [r for r in range(4) if node.world.ranks[r].cache._table.cached_blocks]
+    node.world.hub._controller._scheduler.matching.trie.drop_rank(rank)
+
+    assert (await audit(node, nursery))[rank]["unknown_blocks"] == 5
+    assert (await audit(node, nursery))[rank]["unknown_blocks"] == 0
+
+
+async def test_a_rank_that_does_not_answer_an_audit_is_named(
+    node: Node, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    found = await node.administration.audit()
+    assert [entry["answered"] for entry in found] == [False] * 4

@@ -25,6 +25,7 @@ from vertumnusd.control.drains import Drains
 from vertumnusd.control.errors import IllegalEvent
 from vertumnusd.control.fleet import Fleet, Worker
 from vertumnusd.control.prefill_time import PrefillTime
+from vertumnusd.control.prefix_audit import RankAudit
 from vertumnusd.control.reconfig import Operations
 from vertumnusd.control.replication import Replication
 from vertumnusd.control.scheduler import Scheduler
@@ -103,6 +104,10 @@ class Controller:
         """Whether everything is back to its base line: nothing queued, reserved or pinned by us."""
         under_way = self._operations.under_way or self._replication.transfers
         return not under_way and self._scheduler.ledger.at_rest()
+
+    def hear(self, audit: RankAudit, part: BlocksHeld) -> None:
+        """Compare what a rank says of itself with what is believed of it."""
+        audit.hear(self._scheduler.matching.trie, part)
 
     def takes_work(self) -> bool:
         """Whether a worker serves, or will in a moment."""

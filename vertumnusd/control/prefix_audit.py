@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from vertumnusd.control.pending_blocks import split
 from vertumnusd.control.prefix_trie import PrefixTrie
-from vertumnusd.messages import BlocksChanged
+from vertumnusd.messages import BlocksChanged, BlocksHeld
 
 
 class Differences(NamedTuple):
@@ -27,6 +27,32 @@ def audit(trie: PrefixTrie, rank: int, held: bytes) -> Differences:
     claimed = {block for _, block in trie.claims(rank)}
     present = set(split(held))
     return Differences(frozenset(claimed - present), frozenset(present - claimed))
+
+
+class RankAudit:
+    """One rank's answer, part by part, against what the trie claimed when it began.
+
+    The trie takes each part in as well, so what was wrong is right afterwards.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.differences: Differences | None = None  # once the last part has come
+        self.held_blocks = 0
+        self._claimed: frozenset[bytes] = frozenset()
+        self._held: set[bytes] = set()
+
+    def hear(self, trie: PrefixTrie, part: BlocksHeld) -> None:
+        """To be called before the trie hears it."""
+        if part.first:
+            self._claimed = frozenset(block for _, block in trie.claims(part.rank))
+            self._held.clear()
+        self._held.update(split(part.blocks)[1::2])
+        if part.last:
+            self.held_blocks = len(self._held)
+            self.differences = Differences(
+                self._claimed - self._held, frozenset(self._held - self._claimed)
+            )
 
 
 def reports(trie: PrefixTrie) -> Iterator[BlocksChanged]:

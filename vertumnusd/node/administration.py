@@ -15,6 +15,7 @@ import trio
 
 from vertumnusd.control.errors import IllegalEvent
 from vertumnusd.control.fleet import Worker, parent, parts
+from vertumnusd.control.prefix_audit import RankAudit
 from vertumnusd.messages import (
     ControlCommand,
     Converted,
@@ -32,6 +33,7 @@ from vertumnusd.node.hub import Hub
 from vertumnusd.node.records import Records
 
 ALL = "all"
+AUDIT_S = 10.0
 LAST_RECONFIGURATION, LAST_DECISION = "last-reconfiguration", "last-decision"
 
 
@@ -113,6 +115,24 @@ class Administration:
             f" a recent answer, {LAST_RECONFIGURATION} or {LAST_DECISION}",
         )
 
+    async def audit(self) -> list[dict[str, Any]]:
+        """A rank that is down, or does not answer in time, has an entry that says so."""
+        workers = self._hub.snapshot()["workers"]
+        ranks = {rank for w in workers for rank in w["ranks"] if rank not in w["ranks_down"]}
+        done: dict[int, RankAudit] = {}
+        all_done = trio.Event()
+
+        def ended(audit: RankAudit) -> None:
+            done[audit.rank] = audit
+            if done.keys() >= ranks:
+                all_done.set()
+
+        self._hub.audit(sorted(ranks), ended)
+        with trio.move_on_after(AUDIT_S if ranks else 0):
+            await all_done.wait()
+        everyone = sorted(rank for worker in workers for rank in worker["ranks"])
+        return [_audited(rank, done.get(rank)) for rank in everyone]
+
     # --- waiting for the end
 
     async def _endings(self, operations: Sequence[int]) -> list[dict[str, Any]]:
@@ -187,6 +207,18 @@ class Administration:
             if name not in workers:
                 raise _unknown(name, workers)
         return [workers[name] for name in dict.fromkeys(names)]
+
+
+def _audited(rank: int, audit: RankAudit | None) -> dict[str, Any]:
+    if audit is None or audit.differences is None:
+        return {"rank": rank, "answered": False}
+    return {
+        "rank": rank,
+        "answered": True,
+        "held_blocks": audit.held_blocks,
+        "wrong_blocks": len(audit.differences.wrong),
+        "unknown_blocks": len(audit.differences.missing),
+    }
 
 
 async def _endings_of(waiters: Sequence[_Waiter]) -> list[dict[str, Any]]:

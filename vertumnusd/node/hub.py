@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec
 
@@ -29,6 +29,7 @@ from vertumnusd.control.answering import (
 from vertumnusd.control.controller import Controller, IllegalEvent
 from vertumnusd.control.lead import FirstToken, Lead, LeadCommand, Prefill, RunFailed, SendRank
 from vertumnusd.control.prefill_time import PrefillTime
+from vertumnusd.control.prefix_audit import RankAudit
 from vertumnusd.control.step_order import StepLimits
 from vertumnusd.control.transfer import TransferCommand, TransferLimits, Transfers, delete
 from vertumnusd.messages import (
@@ -137,6 +138,7 @@ class Hub:
         self._leads: dict[str, Lead] = {}
         self._requests: dict[str, _Request] = {}
         self._transfers = Transfers(TransferLimits())
+        self._audits: list[tuple[RankAudit, Callable[[RankAudit], None]]] = []
         self._events: deque[ControlEvent] = deque()
         self._busy = False
 
@@ -201,8 +203,10 @@ class Hub:
         match message:
             case Ready():
                 pass  # the supervisor's business
-            case Adopted() | Parked() | BlocksChanged() | BlocksHeld():
+            case Adopted() | Parked() | BlocksChanged():
                 self._events.append(message)
+            case BlocksHeld():
+                self._on_blocks_held(message)
             case Reserved() | ReserveFailed() | StepDone() | StepFailed():
                 lead = self._lead_of_rank(message.rank)
                 if lead is not None and lead.epoch == message.epoch:
@@ -250,6 +254,12 @@ class Hub:
         self._carry_out(commands)
         self._drain()
         return commands
+
+    def audit(self, ranks: Iterable[int], ended: Callable[[RankAudit], None]) -> None:
+        """Have these ranks say what they hold; ``ended`` is told of each that has."""
+        for rank in ranks:
+            self._audits.append((RankAudit(rank), ended))
+            self._effects.send(rank, ReportBlocks())
 
     # --- what the node shows
 
@@ -469,7 +479,16 @@ class Hub:
 
     # --- losses
 
+    def _on_blocks_held(self, part: BlocksHeld) -> None:
+        for audit, ended in [entry for entry in self._audits if entry[0].rank == part.rank]:
+            self._controller.hear(audit, part)
+            if audit.differences is not None:
+                self._audits.remove((audit, ended))
+                ended(audit)
+        self._events.append(part)
+
     def _prefill_rank_gone(self, rank: int) -> None:
+        self._audits = [entry for entry in self._audits if entry[0].rank != rank]
         for worker, lead in list(self._leads.items()):
             if rank in lead.ranks:
                 del self._leads[worker]

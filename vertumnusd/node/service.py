@@ -57,6 +57,10 @@ class Operator(Protocol):
         """Begin nothing automatically for so long; 0 ends it."""
         ...
 
+    async def audit(self) -> list[dict[str, Any]]:
+        """What the prefix trie claims of each prefill rank against what the rank holds."""
+        ...
+
     def why(self, what: str) -> list[dict[str, Any]]:
         """What happened to a request, or led to the last decision or reconfiguration."""
         ...

@@ -56,6 +56,10 @@ async def hold(exchange: Exchange, gate: Gate) -> None:
     await exchange.json({"held_s": request.for_s})
 
 
+async def audit(exchange: Exchange, gate: Gate) -> None:
+    await exchange.json({"ranks": await gate.operator.audit()})
+
+
 async def why(exchange: Exchange, gate: Gate) -> None:
     what = unquote(exchange.head.path.removeprefix(WHY))
     await exchange.json({"why": gate.operator.why(what)})
