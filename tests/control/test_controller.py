@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
-from scenario import PREFILL_TIME, boot, settings
+from scenario import PREFILL_TIME, blocks, boot, settings
 
 from vertumnusd.control.controller import Controller
 from vertumnusd.messages import (
@@ -121,3 +122,22 @@ def test_predicted_times_leave_no_rest_in_the_queue():
         for event in (PrefillDone(name, 0, 0, 1.0), HandedOff(name, 0), Done(name, 0)):
             controller.step(2.0, event)
     assert controller.idle()
+
+
+def test_a_short_shared_prefix_does_not_draw_every_chain_into_one_home():
+    """Two homes in the worker; all inputs share their first block of ten, and no more."""
+    chosen = settings(cp_degrees=(2,), ranks=2, composition="1CP2", kv_blocks=50)
+    controller = Controller(chosen, PREFILL_TIME)
+    boot(controller, chosen)
+    homes = []
+    for n, path in enumerate(("abcdefghij", "aklmnopqrs", "atuvwxyzAB", "aCDEFGHIJK")):
+        chain = b"".join(blocks(path))
+        commands = controller.step(float(n), Submit(path, 0, 101, chain, 1))
+        home = next(c.home_base for c in commands if isinstance(c, Dispatch))
+        homes.append(home)
+        stored = b"".join(p + b for p, b in pairwise([bytes(16), *blocks(path)]))
+        version = homes.count(home)
+        controller.step(float(n), BlocksChanged(home, version, stored, b"", 10 * version, 0, 0))
+        controller.step(float(n), PrefillDone(path, 0, 0, 1.0))
+        controller.step(float(n), Done(path, 0))
+    assert homes == [0, 1, 0, 1]

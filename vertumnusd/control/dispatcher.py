@@ -18,6 +18,7 @@ from vertumnusd.control.worker_queue import Blocked, WorkerQueue, first_in_line
 from vertumnusd.messages import ControlCommand, Dispatch
 
 RECONSIDERED = 4  # requests, before one is dispatched
+SMALL_PART = 8  # a prefix of less than an eighth of the input decides nothing
 
 
 class Dispatcher:
@@ -34,6 +35,8 @@ class Dispatcher:
         self._fleet = fleet
         self._ledger = ledger
         self._matching = matching
+        self._turns = 0
+        self._given: dict[int, int] = {}  # by home: the last turn in which it was given a chain
 
     def dispatch(self, now: float) -> list[ControlCommand]:
         """Dispatch all that can be, in order of turn. Every try dispatches or blocks a queue."""
@@ -57,6 +60,8 @@ class Dispatcher:
         if not self._ledger.homes.fits(span.base, fresh_blocks, span.ranks):
             queue.blocked = Blocked.HOME
             return []
+        self._turns += 1
+        self._given[span.base] = self._turns
         self._ledger.dispatch(now, request, span, fresh_blocks, decode_rank)
         if self._settings.replication.enabled:
             self._matching.observe(request, worker, cached)
@@ -105,6 +110,10 @@ class Dispatcher:
     def _choose_span(self, worker: Worker, request: Request) -> tuple[Span, int]:
         """Where the chain is to lie: with the longest prefix, of equals in the emptiest home.
 
+        A prefix that is a small part of the input does not count: a system prompt that all share
+        would draw every chain into the home that had it first, and leave the others unused. Of
+        homes as full, the one that a chain was given to longest ago is the first to forget.
+
         In one home if one can hold it, else on all of the worker's, unless its prefix lies on a
         part of them that has room. What the request ahead of it promises is there when it starts.
         """
@@ -124,9 +133,10 @@ class Dispatcher:
                 cached[span] = max(tokens, cached.get(span, 0))
         spans = {*cached, *(Span(home, width) for home in homes)}
 
-        def preference(span: Span) -> tuple[int, int, int, int]:
-            fullness = ledger.homes.fullness(*span)
-            return -cached.get(span, 0), span.ranks, fullness, span.base
+        def preference(span: Span) -> tuple[int, int, int, int, int]:
+            tokens, fullness = cached.get(span, 0), ledger.homes.fullness(*span)
+            counted = tokens if tokens * SMALL_PART >= request.input_tokens else 0
+            return -counted, span.ranks, fullness, self._given.get(span.base, 0), span.base
 
         chosen = min((span for span in spans if span.ranks >= least), key=preference)
         return chosen, cached.get(chosen, 0)
