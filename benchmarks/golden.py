@@ -23,7 +23,7 @@ from vertumnusd.admin_address import admin_socket_path
 
 CLUSTER = {"ranks": 4, "cp_degrees": [1, 2, 4], "composition": "2CP2"}
 PAIRS = (("CP1[0]", "CP1[1]"), ("CP1[2]", "CP1[3]"), ("CP2[0-1]", "CP2[2-3]"))
-CLIENTS, TOKENS = 6, 6
+CLIENTS, TOKENS, WARM_UPS = 6, 6, 20
 
 
 def prompts(count: int, dice: random.Random) -> list[str]:
@@ -37,12 +37,26 @@ def convert(node: Daemon, every_s: float, over: threading.Event, outcomes: list[
     operator = admin.Daemon.by_socket(admin_socket_path("", node.port))
     dice = random.Random(5)
     while not over.wait(every_s):
-        names = {w["name"] for w in operator.ask("GET", "/v1/cluster")["workers"]}
-        orders = [("split", [name]) for name in sorted(names) if not name.startswith("CP1[")]
-        orders += [("merge", list(pair)) for pair in PAIRS if names.issuperset(pair)]
-        kind, workers = dice.choice(orders)
-        answer = operator.ask("POST", f"/v1/admin/{kind}", {"workers": workers})
-        outcomes += [each["outcome"] for each in answer["converted"]]
+        outcomes += convert_once(operator, dice)
+
+
+def convert_once(operator: admin.Daemon, dice: random.Random) -> list[str]:
+    names = {w["name"] for w in operator.ask("GET", "/v1/cluster")["workers"]}
+    orders = [("split", [name]) for name in sorted(names) if not name.startswith("CP1[")]
+    orders += [("merge", list(pair)) for pair in PAIRS if names.issuperset(pair)]
+    kind, workers = dice.choice(orders)
+    answer = operator.ask("POST", f"/v1/admin/{kind}", {"workers": workers})
+    return [each["outcome"] for each in answer["converted"]]
+
+
+def warm_up(node: Daemon, outcomes: list[str]) -> None:
+    """A rank opens some descriptors when it first needs them."""
+    operator = admin.Daemon.by_socket(admin_socket_path("", node.port))
+    dice = random.Random(4)
+    with Client(node.port) as client:
+        for n in range(WARM_UPS):
+            outcomes += convert_once(operator, dice)
+            client.complete(f"{n}. {DOCUMENT[:500]}", 2)
 
 
 def held(node: Daemon) -> dict[str, int]:
@@ -72,7 +86,9 @@ def main() -> None:
                 prompt: client.complete(prompt, TOKENS).text for prompt in dict.fromkeys(asked)
             }
         say(f"{len(golden)} answers of the quiet cluster")
-        before, over = held(node), threading.Event()
+        over = threading.Event()
+        warm_up(node, outcomes)
+        before = held(node)
         hand = threading.Thread(target=convert, args=(node, arguments.every, over, outcomes))
         hand.start()
         with ThreadPoolExecutor(CLIENTS) as pool:

@@ -24,6 +24,7 @@ ALLOWED = {
         "admin_address",
     },
     "rank": {"layout", "checkpoint", "frames", "gguf_file", "vertumnus_kernels"},
+    "live": {"control", "simulate"},
     "simulate": {"control", "config", "layout"},
     "profile": {
         "control",

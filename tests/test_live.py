@@ -76,7 +76,6 @@ def test_answers_are_those_of_a_quiet_cluster_while_workers_split_and_merge(node
         for start in dice.choices(range(2000), k=16)
     ]
     quiet = [client.complete(prompt, 6).text for prompt in prompts]
-    before = quiet_base_line(node, client)
     printed = []
     with ThreadPoolExecutor(4) as pool:
         futures: list[Future] = [pool.submit(ask, node.port, prompt, 6) for prompt in prompts]
@@ -87,6 +86,15 @@ def test_answers_are_those_of_a_quiet_cluster_while_workers_split_and_merge(node
     assert [answer.text for answer in answers] == quiet
     assert all("switched in" in line for line in printed), printed
     assert len({answer.facts["degree"] for answer in answers}) > 1
+
+
+def test_conversions_leave_nothing_behind(node, client):
+    """After the first ones: a rank opens some descriptors when it first needs them."""
+    dice = random.Random(3)
+    before = quiet_base_line(node, client)
+    for n in range(12):
+        convert_at_random(node, client, dice)
+        client.complete(f"Nothing left behind, {n}.", 2)
     assert quiet_base_line(node, client) == before
 
 
