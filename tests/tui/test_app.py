@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import msgspec
 import pytest
 from screens import MERGES_S, SIZES, SPLITS_S, player_at
 from textual.pilot import Pilot
@@ -12,8 +13,9 @@ from vertumnus_tui.dialogs import Question, Sheet
 from vertumnus_tui.link import Address
 from vertumnus_tui.panel import NAMES, Panel
 from vertumnus_tui.source import LiveSource, ReplaySource
+from websockets.asyncio.server import unix_serve
 
-from vertumnusd.messages import FeedSnapshot
+from vertumnusd.messages import FeedDelta, FeedSnapshot
 
 Script = Callable[[Pilot[None]], Awaitable[None]]
 
@@ -197,6 +199,35 @@ def test_a_node_that_is_away_cannot_be_asked(tmp_path):
         assert "No such file" in next(iter(pilot.app._notifications)).message
 
     drive(live_app(tmp_path, admin=True), script)
+
+
+def test_a_burst_of_events_leaves_it_responsive(tmp_path):
+    """10,000 events at once, as the node would send them for a very busy second."""
+    path = tmp_path / "admin.sock"
+    cluster = player_at(SPLITS_S).model.raw()
+    event = {"t": 22.0, "type": "Exposed", "worker": "CP4[0-3]", "epoch": 1}
+
+    async def node(websocket) -> None:
+        await websocket.send(msgspec.json.encode(FeedSnapshot(0, 22.0, 0.0, cluster)).decode())
+        for seq in range(1, 11):
+            frame = FeedDelta(seq, 22.0 + seq, {}, {}, [event] * 1000)
+            await websocket.send(msgspec.json.encode(frame).decode())
+        await websocket.wait_closed()
+
+    async def script(pilot: Pilot[None]) -> None:
+        app = app_of(pilot)
+        async with unix_serve(node, str(path)):
+            await pilot.press("5")
+            for _ in range(400):
+                if app._source.model.t == 32.0:
+                    break
+                await pilot.pause(0.05)
+            await pilot.press("down")
+            assert "5000 of 5000" in drawn(app)
+            assert app.panel.selected == "event 9998"
+
+    source = LiveSource(Address(socket=path))
+    drive(ConsoleApp(source, Panel(source.model)), script)
 
 
 @pytest.mark.parametrize(

@@ -206,9 +206,6 @@ class Cluster(Struct, frozen=True):
         blocks = sum(home.cached_blocks for home in self.homes_of(worker))
         return blocks * self.geometry.block_tokens
 
-    def request(self, name: str) -> Request | None:
-        return next((request for request in self.requests if request.request == name), None)
-
 
 def read(cluster: dict[str, Any]) -> Cluster:
     """Lists of things with numbers in their order: entries may have come in any.

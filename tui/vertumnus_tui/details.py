@@ -39,7 +39,7 @@ def _worker(model: Model, name: str) -> Facts:
 
 
 def _request(model: Model, name: str) -> Facts:
-    found = model.cluster.request(name)
+    found = model.request(name)
     placed = model.placements.get(name)
     facts = _state(model, found) if found else []
     return [*facts, *_placement(placed)] if placed else facts

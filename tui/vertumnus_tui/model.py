@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from vertumnus_tui.cluster import Cluster, Decision, read
+from vertumnus_tui.cluster import Cluster, Decision, Request, read
 from vertumnus_tui.describe import Description, describe
 from vertumnus_tui.history import History
 from vertumnus_tui.numbers import duration
@@ -71,6 +71,7 @@ class Model:
         self._entries: dict[str, dict[Any, dict[str, Any]]] = {}
         self._seq: int | None = None
         self._read: Cluster | None = None
+        self._requests: dict[str, Request] | None = None
         self._numbers = count()
 
     # --- what comes in
@@ -125,9 +126,14 @@ class Model:
     def ago(self, t: float) -> str:
         return duration(self.t - t)
 
+    def request(self, name: str) -> Request | None:
+        if self._requests is None:
+            self._requests = {request.request: request for request in self.cluster.requests}
+        return self._requests.get(name)
+
     def progress(self, name: str) -> float | None:
         """Of a running request: its layers, or where they are unknown the predicted time."""
-        request = self.cluster.request(name)
+        request = self.request(name)
         if request is None:
             return None
         if request.layers and request.layers_done is not None:
@@ -203,7 +209,7 @@ class Model:
 
     def _moved(self, t: float) -> None:
         self.t = t
-        self._read = None
+        self._read = self._requests = None
         self.revision += 1
         if self.history.due(t):
             self.history.add(t, self.cluster)

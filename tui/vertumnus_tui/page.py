@@ -117,9 +117,11 @@ def screenful(page: Page, cursor: Cursor, view: View) -> list[Line]:
 
 def _row(body: Line, n: int, selected: bool, view: View, clickable: bool) -> Line:
     action = f"row:{n}" if clickable else ""
-    spans = [span._replace(action=span.action or action) for span in cut(body, view.width)]
+    spans = cut(body, view.width)
+    if action:
+        spans = tuple(Span(text, style, own or action) for text, style, own in spans)
     if not selected:
-        return tuple(spans)
+        return spans
     marked = [span._replace(style=f"{span.style} selected".strip()) for span in spans]
     first = marked[0]
     marked[0] = first._replace(text=first.text[1:])

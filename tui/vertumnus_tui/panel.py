@@ -205,7 +205,7 @@ class Panel:
     def _drawn(self, lines: list[Line]) -> list[Line]:
         """What may go to a terminal."""
         spell = to_ascii if self._ascii else safe
-        return [tuple(span._replace(text=spell(span.text)) for span in each) for each in lines]
+        return [tuple(Span(spell(text), style, act) for text, style, act in row) for row in lines]
 
     def text(self, width: int, height: int) -> str:
         """The screen as plain text."""

@@ -7,6 +7,7 @@ from typing import NamedTuple, overload
 
 from vertumnus_tui.text import Line, Span, cut, fit
 
+GAP = " "  # between cells
 MARGIN = "  "  # room for the mark of the selected row
 
 
@@ -40,17 +41,15 @@ class Table:
     def row(self, *cells: Span | Line | str) -> Line:
         """A cell is text, or a line of its own that is cut to the column's width."""
         spans: list[Span] = [Span(MARGIN)]
-        for n, (column, width, cell) in enumerate(
-            zip(self._columns, self._widths, cells, strict=True)
-        ):
-            if n:
-                spans.append(Span(" "))
+        for column, width, cell in zip(self._columns, self._widths, cells, strict=True):
             if isinstance(cell, str):
-                cell = Span(cell)
-            if isinstance(cell, Span):
-                spans.append(cell._replace(text=fit(cell.text, width, column.align)))
+                spans.append(Span(fit(cell, width, column.align) + GAP))
+            elif isinstance(cell, Span):
+                spans.append(Span(fit(cell.text, width, column.align) + GAP, cell.style))
             else:
                 spans.extend(cut(cell, width))
+                spans.append(Span(GAP))
+        spans[-1] = Span(spans[-1].text[: -len(GAP)], spans[-1].style)
         return cut(tuple(spans), self._width)
 
 

@@ -73,12 +73,12 @@ def cut(spans: Line, width: int) -> Line:
     kept: list[Span] = []
     left = width
     for span in spans:
-        if len(span.text) >= left:
+        if len(span.text) > left:
             kept.append(span._replace(text=fit(span.text, left)))
             return tuple(kept)
         kept.append(span)
         left -= len(span.text)
-    return (*kept, Span(" " * left))
+    return (*kept, Span(" " * left)) if left else tuple(kept)
 
 
 def spread(left: Line, right: Line, width: int) -> Line:

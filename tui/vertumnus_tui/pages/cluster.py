@@ -315,7 +315,7 @@ def _worker(
         percent(worker.hit_rate),
     ]
     if view.wide:
-        request = cluster.request(name)
+        request = model.request(name)
         tokens = count(request.input_tokens) if request else "-"
         predicted = seconds(request.predicted_s) if request else "-"
         cells[5:5] = [tokens, predicted]
