@@ -222,6 +222,7 @@ def test_a_burst_of_events_leaves_it_responsive(tmp_path):
                 if app._source.model.t == 32.0:
                     break
                 await pilot.pause(0.05)
+            app.paint()
             await pilot.press("down")
             assert "5000 of 5000" in drawn(app)
             assert app.panel.selected == "event 9998"

@@ -139,6 +139,17 @@ def test_the_selection_follows_its_request():
     assert panel.selected == selected
 
 
+def test_the_first_line_stays_selected_while_new_ones_come():
+    panel = panel_at(MERGES_S, "events")
+    panel.screen(80, 24)
+    newest = panel.model.events[-1].number
+    assert panel.selected == f"event {newest}"
+    event = {"t": panel.model.t, "type": "Hold", "hold_s": 1.0}
+    panel.model.show(RecordingLine(panel.model.t, panel.model.raw(), [event]), None)
+    panel.screen(80, 24)
+    assert panel.selected == f"event {newest + 1}"
+
+
 def test_the_body_scrolls_with_the_selection():
     panel = panel_at(MERGES_S, "events")
     first = panel.text(80, 24)

@@ -24,6 +24,7 @@ HOSTILE = {
     "private": "a\ue000b",
     "lone surrogate": "a\ud800b",
     "tag": "a\U000e0041b",
+    "jamo of no width": "a\ud7b0b",
 }
 
 

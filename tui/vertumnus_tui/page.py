@@ -43,7 +43,8 @@ class Page:
 class Cursor:
     """Which line of the body is selected, and which is the first one that is seen.
 
-    The selection sticks to what it is about while lines come and go around it.
+    The selection sticks to what it is about while lines come and go around it; on the first line it
+    stays the first, so that the newest event or the oldest request can be watched.
     """
 
     key: str = ""
@@ -56,7 +57,8 @@ class Cursor:
         if not rows:
             return replace(self, row=0, top=0)
         row = min(self.row, rows - 1)
-        if self.key and page.keys[row] != self.key and self.key in page.keys:
+        sticks = self.key and self.row > _first(page.keys)
+        if sticks and page.keys[row] != self.key and self.key in page.keys:
             row = list(page.keys).index(self.key)
         row = _nearest(page.keys, row)
         top = min(max(self.top, row - room + 1), row)

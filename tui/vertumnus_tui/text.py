@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
+from rich.cells import cell_len
+
 REPLACEMENT = "?"
 
 _LEFT_TO_RIGHT = frozenset({"L", "EN", "ES", "ET", "AN", "CS", "WS", "ON"})
@@ -42,7 +44,7 @@ def _safe_character(character: str) -> str:
     if character in "\n\t":
         return " "
     drawn = character == " " or unicodedata.category(character)[0] in _DRAWN
-    narrow = unicodedata.east_asian_width(character) not in "WF"
+    narrow = cell_len(character) == 1
     forward = unicodedata.bidirectional(character) in _LEFT_TO_RIGHT
     return character if drawn and narrow and forward else REPLACEMENT
 
