@@ -30,7 +30,6 @@ def record() -> bytes:
         reconfigures=True,
         replicates=True,
         hold_windows=1,
-        min_requests=2,
         capacity_factor=0.5,
     )
     conditions = Conditions(

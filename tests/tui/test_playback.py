@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+from record import record
 from screens import RECORDING, panel_at, player_at
 from vertumnus_tui.link import Address
 from vertumnus_tui.playback import Player, Recorder, RecordingError, read_recording
@@ -54,6 +55,16 @@ def test_plain_and_packed_recordings_are_read(tmp_path):
     unpacked = tmp_path / "swing.jsonl"
     unpacked.write_bytes(gzip.decompress(RECORDING.read_bytes()))
     assert read_recording(unpacked).times == read_recording(RECORDING).times
+
+
+def test_what_the_simulator_records_today_can_be_played(tmp_path):
+    path = tmp_path / "today.jsonl"
+    path.write_bytes(record())
+    player = Player(read_recording(path))
+    player.seek(1e9)
+    assert player.trouble == ""
+    assert player.model.decisions
+    assert sum(event.kind == "Placed" for event in player.model.events) > 100
 
 
 @pytest.mark.parametrize(
