@@ -29,7 +29,7 @@ from vertumnusd.messages import (
 )
 
 RANKS, LAYERS = 2, 6
-LIMITS = StepLimits(step_s=0.4, max_paused=2, pack_requests=3, pack_tokens=60)
+LIMITS = StepLimits(step_s=0.4, max_paused=1, pack_requests=3, pack_tokens=60)
 ENDS = (HandedOff, Returned, RoomMissing)
 
 
@@ -65,15 +65,21 @@ class Life:
                     self.ends[command.request] += 1
                     assert command.request not in self.reserved, "its blocks are released before"
                     assert all(pull.request != command.request for pull in self.pulls)
+                    assert command.request not in self.stepping()
                 case Drained():
                     self.drained += 1
                     assert not self.lead.requests
+        assert len(self.layers) <= LIMITS.max_paused + 1
+
+    def stepping(self) -> set[str]:
+        """Requests of the steps that a rank has still to run."""
+        steps = (m for inbox in self.inbox.values() for m in inbox if isinstance(m, Step))
+        return {part.request for step in steps for part in step.parts}
 
     def check(self, message) -> None:
         match message:
             case Begin():
                 self.layers[message.request] = 0
-                assert len(self.layers) <= LIMITS.max_paused + 1 + LIMITS.pack_requests
             case Step():
                 assert len(message.parts) <= LIMITS.pack_requests
                 for part in message.parts:
@@ -90,7 +96,7 @@ class Life:
 
     def admit(self) -> None:
         self.number += 1
-        tokens = self.dice.choice((3, 5, 12, 40, 200))
+        tokens = self.dice.choice((3, 12, 40, 120, 400, 1200))
         chain = self.dice.choice((b"", bytes(16 * (tokens // 4))))
         self.hear(self.lead.admit(self.now, prefill(f"r{self.number}", tokens, chain)))
 
