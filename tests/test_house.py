@@ -101,3 +101,15 @@ def test_files_stay_readable(path):
     lines = path.read_text().splitlines()
     assert len(lines) < 620, "one file, one noun: what is missing that would split it?"
     assert path.name == "__init__.py" or lines[0].startswith('"""'), "say what the module is"
+
+
+def test_no_two_test_files_have_one_name():
+    """Tests are modules beside each other: a second one of the same name would not be found."""
+    names = [path.name for path in (ROOT / "tests").rglob("*.py") if path.name != "conftest.py"]
+    assert sorted(names) == sorted(set(names))
+
+
+def test_nobody_imports_a_conftest():
+    """There are several; which one it would be depends on what else is collected."""
+    files = sorted((ROOT / "tests").rglob("*.py"))
+    assert not [str(path) for path in files if "conftest" in imports(path)]

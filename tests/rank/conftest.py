@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from oracle import Oracle
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
-
-Oracle = Callable[[Sequence[int], int], list[int]]
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from conftest import Oracle
 from driver import Host, Run, Shape, Worker, chain_of, host
+from oracle import Oracle
 
 from vertumnusd.control.lead_run import SendRank
 from vertumnusd.control.transfer import TransferLimits, Transfers, delete

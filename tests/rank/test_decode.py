@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import Oracle
 from driver import GREEDY, Host, Run, Shape, Worker, host
+from oracle import Oracle
 from peer import Peer
 
 from vertumnusd.layout import owner

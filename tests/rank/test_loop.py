@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Oracle
 from driver import GREEDY, Host, Run, Shape, Worker, chain_of, host, parts_of
+from oracle import Oracle
 from peer import Peer
 
 from vertumnusd.messages import (
