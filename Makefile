@@ -31,11 +31,11 @@ demo: $(STAMP)  ## the main job on a real small model; ARGS="--json FILE" writes
 serve: $(STAMP)  ## serve the demo's model on 127.0.0.1:8000
 	@exec $(BIN)/vertumnusd serve --config etc/demo.toml $(ARGS)
 
-test: $(STAMP) lint  ## everything
-	@$(BIN)/pytest $(ARGS)
+test: $(STAMP) lint fast  ## everything; rank processes need the cores for themselves
+	@$(BIN)/pytest -m ranks
 
-fast: $(STAMP)  ## the tests that need no rank process
-	@$(BIN)/pytest -m "not ranks" $(ARGS)
+fast: $(STAMP)  ## the tests that need no rank process, on all cores; ARGS="tests/control -k drain"
+	@$(BIN)/pytest -n auto -m "not ranks" $(ARGS)
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .

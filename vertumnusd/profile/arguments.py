@@ -120,7 +120,7 @@ def _config(arguments: argparse.Namespace) -> Config:
 def _degrees(text: str) -> list[int]:
     try:
         return sorted({count(degree) for degree in text.split(",")})
-    except ValueError as error:
+    except (ValueError, argparse.ArgumentTypeError) as error:
         raise ConfigError(f"--degrees {text}: numbers such as 1,2,4 are expected") from error
 
 
@@ -149,7 +149,7 @@ def _slo(text: str) -> tuple[SloClass, ...]:
     try:
         pairs = [part.split(":") for part in text.split(",")]
         classes = tuple(SloClass(float(tokens), positive(limit)) for tokens, limit in pairs)
-    except ValueError as error:
+    except (ValueError, argparse.ArgumentTypeError) as error:
         raise ConfigError(f"--slo {text}: TOKENS:SECONDS,… is expected, above 0") from error
     bounds = [bound.below_tokens for bound in classes]
     if bounds != sorted(set(bounds)) or bounds[0] <= 0 or bounds[-1] != float("inf"):
