@@ -7,6 +7,7 @@ with an admin token. Exit status: 0 done, 1 refused or rolled back, 2 wrong usag
 from __future__ import annotations
 
 import argparse
+import getpass
 import http.client
 import json
 import socket
@@ -126,13 +127,29 @@ def undrain(daemon: Daemon, arguments: argparse.Namespace) -> int:
 
 
 def hold(daemon: Daemon, arguments: argparse.Namespace) -> int:
-    answer = daemon.ask("POST", "/v1/admin/hold", {"for_s": arguments.for_s})
+    order = {"for_s": arguments.for_s, "by": whoami()}
+    answer = daemon.ask("POST", "/v1/admin/hold", order)
     if arguments.json:
         print(json.dumps(answer, indent=2))
     for_s = arguments.for_s
     what = f"nothing begins by itself for {for_s:g} s" if for_s else "the controller goes on"
     _say(arguments, what)
     return 0
+
+
+def reclaim(daemon: Daemon, arguments: argparse.Namespace) -> int:
+    """Exit status 1 if it is needed wherever it lies, so that nothing goes."""
+    homes, dry_run = arguments.homes or [], arguments.dry_run
+    order = {"prefix": arguments.prefix, "homes": homes, "dry_run": dry_run}
+    answer = daemon.ask("POST", "/v1/admin/reclaim", order)
+    if arguments.json:
+        print(json.dumps(answer, indent=2))
+    found = answer["planned" if dry_run else "reclaimed"]
+    verb = "would be deleted" if dry_run else "are being deleted"
+    for each in found:
+        what = f"{each['blocks']} blocks {verb}" if each["blocks"] else "needed now, nothing goes"
+        _say(arguments, f"home {each['home']}: {what}")
+    return 0 if any(each["blocks"] for each in found) else 1
 
 
 def audit(daemon: Daemon, arguments: argparse.Namespace) -> int:
@@ -188,6 +205,14 @@ def _say(arguments: argparse.Namespace, text: str) -> None:
         print(text)
 
 
+def whoami() -> str:
+    """Who gives an order, for those who wonder later."""
+    try:
+        return f"{getpass.getuser()} on {socket.gethostname()}"
+    except (KeyError, OSError):  # a user without a name
+        return socket.gethostname()
+
+
 def duration(text: str) -> float:
     """``90``, ``90s``, ``30m`` or ``2h`` in seconds. ValueError for anything else."""
     number, unit = (text[:-1], text[-1:]) if text[-1:] in UNITS_S else (text, "s")
@@ -220,6 +245,12 @@ def add_commands(commands: Any) -> None:
         metavar="TIME",
         help="such as 90s, 30m, 2h; 0 ends it",
     )
+    parser = _add(commands, "reclaim", "delete a cached prefix and what lies behind it", reclaim)
+    parser.add_argument("prefix", help="as the console calls it, such as 5d0c2f7b")
+    parser.add_argument(
+        "--home", dest="homes", type=int, action="append", metavar="N", help="only from this one"
+    )
+    _add_dry_run(parser)
     _add(commands, "audit", "compare what the prefix trie claims with what ranks hold", audit)
     parser = _add(commands, "why", "the terms of a placement or reconfiguration", why)
     parser.add_argument("what", help="the id of an answer, last-reconfiguration, or last-decision")

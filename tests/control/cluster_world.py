@@ -31,6 +31,7 @@ from vertumnusd.messages import (
     PrefillDone,
     RankDown,
     RankUp,
+    ReclaimPrefix,
     Reject,
     Replicated,
     Returned,
@@ -143,6 +144,7 @@ class World:
         for client in self.books.clients.values():
             assert len(client.ends) == 1, client
         assert self.controller.idle()
+        self.happen(Hold(0.0))
         periodic = self.settings.reconfiguration.automatic or self.settings.replication.enabled
         assert periodic or self.controller.next_deadline() is None
         view = json.loads(json.dumps(self.controller.snapshot(self.now)))
@@ -304,6 +306,16 @@ class World:
         self.books.check(self.controller.snapshot(self.now))
         if self.random.random() < 0.1:
             self.happen(Hold(self.random.choice((0.0, 10.0))))
+        if self.random.random() < 0.1:
+            self._reclaim_by_hand()
+
+    def _reclaim_by_hand(self) -> None:
+        """Any block that is held, wherever something of it can go."""
+        held = list(self.controller.reclaims(b"").items())
+        block, reclaims = self.random.choice(held) if held else (b"", [])
+        for each in reclaims:
+            if each.blocks:
+                self.happen(ReclaimPrefix(block, each.home))
 
     def foreign_pin(self) -> None:
         """Something the controller does not know of takes, or gives back, a part of a pool."""
@@ -438,7 +450,8 @@ class World:
         if isinstance(event, PrefillDone | HandedOff | Done | RoomMissing | Returned):
             self.past.append(event)
         rejected = any(isinstance(command, Reject) for command in commands)
-        if self.random.random() < 0.1 and not (rejected or isinstance(event, Split | Merge)):
+        goes_again = isinstance(event, Split | Merge | ReclaimPrefix)
+        if self.random.random() < 0.1 and not (rejected or goes_again):
             self._expect_nothing(event)
         return commands
 

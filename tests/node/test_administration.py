@@ -5,7 +5,7 @@ import trio
 from fake_ranks import World, assert_base_line, expected
 
 from vertumnusd.explain import explain
-from vertumnusd.messages import Split
+from vertumnusd.messages import Held, Split
 from vertumnusd.node.administration import Administration
 from vertumnusd.node.errors import RequestError
 from vertumnusd.node.records import REQUESTS, Records
@@ -187,3 +187,42 @@ async def test_a_rank_that_does_not_answer_an_audit_is_named(
 ) -> None:
     found = await node.administration.audit()
     assert [entry["answered"] for entry in found] == [False] * 4
+
+
+def test_a_prefix_is_reclaimed_where_it_lies(node: Node) -> None:
+    node.world.submit("a", list(range(10)), 3)
+    node.world.settle()
+    (block, *_) = max(node.world.hub.reclaims(b"").items(), key=lambda item: len(item[1][0].blocks))
+    name = block.hex()[:8]
+    (planned,) = node.administration.reclaim(name, [], dry_run=True)
+    assert planned["blocks"] > 0
+    assert node.administration.reclaim(name, [planned["home"]], dry_run=False) == [planned]
+    node.world.settle()
+    with pytest.raises(RequestError, match="no home holds"):
+        node.administration.reclaim(name, [], dry_run=True)
+    assert_base_line(node.world)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "homes", "reason"),
+    [("", [], "hexadecimal"), ("xyzxyzxy", [], "hexadecimal"), ("0" * 8, [], "no home holds")],
+)
+def test_a_prefix_that_is_none_is_refused(node: Node, prefix, homes, reason) -> None:
+    with pytest.raises(RequestError, match=reason):
+        node.administration.reclaim(prefix, homes, dry_run=False)
+
+
+def test_a_home_that_does_not_hold_a_prefix_is_told_those_that_do(node: Node) -> None:
+    node.world.submit("a", list(range(10)), 3)
+    node.world.settle()
+    (block, (reclaim, *_)) = next(iter(node.world.hub.reclaims(b"").items()))
+    with pytest.raises(RequestError, match=f"homes {reclaim.home} do"):
+        node.administration.reclaim(block.hex(), [99], dry_run=True)
+
+
+def test_a_hold_tells_who_and_until_when(node: Node) -> None:
+    told: list[object] = []
+    node.world.hear.append(told.append)
+    node.administration.hold(60.0, "ann on ops-1")
+    node.administration.hold(0.0, "bob")
+    assert told == [Held(60.0, "ann on ops-1"), Held(0.0, "bob")]

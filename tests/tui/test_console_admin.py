@@ -78,12 +78,12 @@ def test_what_is_not_possible_is_said(kind, selected, words):
 
 
 def test_a_hold_is_begun_and_ended():
-    assert action_on("hold", "", CLUSTER, 0.0).body == {"for_s": 1800.0}
+    assert action_on("hold", "", CLUSTER, 0.0).body["for_s"] == 1800.0
     panel = panel_at(SPLITS_S)
     raw = panel.model.raw()
     raw["adaptation"]["held_until"] = panel.model.t + 60
     panel.model.apply(FeedSnapshot(1, panel.model.t, 0.0, raw))
-    assert action_on("hold", "", panel.model.cluster, panel.model.t).body == {"for_s": 0}
+    assert action_on("hold", "", panel.model.cluster, panel.model.t).body["for_s"] == 0
 
 
 def test_the_question_shows_before_and_after_and_who_is_affected():
@@ -152,3 +152,14 @@ async def press_and_answer(pilot: Pilot[None], key: str) -> None:
     assert isinstance(pilot.app.screen, Question)
     await pilot.press(key)
     await pilot.pause(0.3)
+
+
+def test_a_prefix_is_reclaimed_after_telling_what_goes():
+    action = action_on("reclaim", "prefix c804ce19", CLUSTER, 0.0)
+    assert action.body == {"prefix": "c804ce19"}
+    plan = {"planned": [{"home": 0, "blocks": 3}, {"home": 2, "blocks": 0}]}
+    facts = dict(consequences(action, plan, CLUSTER))
+    assert facts["home 0"] == "3 blocks, 1.5k tokens"
+    assert "it stays" in facts["home 2"]
+    with pytest.raises(AdminError, match="select a prefix"):
+        action_on("reclaim", "worker CP4[0-3]", CLUSTER, 0.0)

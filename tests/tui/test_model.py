@@ -5,6 +5,7 @@ import time
 import msgspec
 import pytest
 from screens import player_at
+from vertumnus_tui.describe import describe
 from vertumnus_tui.model import EVENTS_KEPT, FeedError, Model
 
 from vertumnusd.messages import EntryChanges, FeedDelta, FeedSnapshot
@@ -175,3 +176,17 @@ def test_the_recorded_run_has_its_conversions():
     model = player_at(1e9).model
     assert {c.converted.kind for c in model.conversions} == {"split", "merge"}
     assert all(c.reason.startswith("demand") for c in model.conversions)
+
+
+@pytest.mark.parametrize(
+    ("event", "label", "words"),
+    [
+        ({"hold_s": 1800.0, "by": "ann on ops-1"}, "held", "for 30:00, by ann on ops-1"),
+        ({"hold_s": 0.0, "by": "bob"}, "hold ended", "automatic again, by bob"),
+        ({"hold_s": 0.0, "by": ""}, "hold ended", "its time is over"),
+    ],
+)
+def test_a_hold_and_its_end_are_told(event, label, words):
+    about = describe("Held", event)
+    assert about.label == label
+    assert words in about.text

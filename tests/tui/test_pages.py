@@ -144,7 +144,7 @@ def test_the_first_line_stays_selected_while_new_ones_come():
     panel.screen(80, 24)
     newest = panel.model.events[-1].number
     assert panel.selected == f"event {newest}"
-    event = {"t": panel.model.t, "type": "Hold", "hold_s": 1.0}
+    event = {"t": panel.model.t, "type": "Held", "hold_s": 1.0, "by": ""}
     panel.model.show(RecordingLine(panel.model.t, panel.model.raw(), [event]), None)
     panel.screen(80, 24)
     assert panel.selected == f"event {newest + 1}"

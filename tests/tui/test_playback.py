@@ -92,7 +92,7 @@ def test_what_a_feed_showed_can_be_played(tmp_path):
     path = tmp_path / "r.jsonl"
     recorder = Recorder(path)
     source = Player(read_recording(written(tmp_path / "empty", picture(0)))).model
-    event = {"t": 100.2, "type": "Hold", "hold_s": 60.0}
+    event = {"t": 100.2, "type": "Held", "hold_s": 60.0, "by": "ann"}
     frames = [FeedSnapshot(1, 100.0, 5000.0, CLUSTER)]
     frames += [
         FeedDelta(n, 100.0 + n / 4, {"epoch": n}, {}, [event] if n == 2 else [])
@@ -105,7 +105,7 @@ def test_what_a_feed_showed_can_be_played(tmp_path):
     player = Player(read_recording(path))
     player.seek(1e9)
     assert player.model.cluster.epoch == 8  # of the last whole second
-    assert [e.about.label for e in player.model.events] == ["hold"]
+    assert [e.about.label for e in player.model.events] == ["held"]
     assert player.model.wall_s == 4900.0
 
 

@@ -11,6 +11,8 @@ import re
 from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass
+from getpass import getuser
+from socket import gethostname
 from typing import Any
 
 import h11
@@ -19,7 +21,7 @@ import msgspec
 from vertumnus_tui.cluster import Cluster, Worker
 from vertumnus_tui.details import Facts
 from vertumnus_tui.link import Address
-from vertumnus_tui.numbers import duration, seconds
+from vertumnus_tui.numbers import count, duration, seconds
 
 HOLD_S = 1800.0
 PLAN_S = 5.0
@@ -50,13 +52,17 @@ def action_on(kind: str, selected: str, cluster: Cluster, now: float) -> Action:
     if kind == "hold":
         return _hold(cluster, now)
     what, _, name = selected.partition(" ")
+    if kind == "reclaim":
+        if what != "prefix":
+            raise AdminError("select a prefix on the prefixes page first")
+        return Action(kind, {"prefix": name}, f"reclaim {name} from every home?")
     worker = next((w for w in cluster.workers if w.name == name), None)
     if what != "worker" or worker is None:
         raise AdminError("select a worker on the cluster page first")
     if kind == "merge":
         names = [w.name for w in siblings(worker, cluster)]
         return Action(kind, {"workers": names}, f"merge {' '.join(names)}?")
-    body = {"workers": [name]}
+    body: dict[str, Any] = {"workers": [name]}
     return Action(kind, body, f"{kind} {name}?", planned=kind != "undrain")
 
 
@@ -64,9 +70,17 @@ def _hold(cluster: Cluster, now: float) -> Action:
     held_until = cluster.adaptation.held_until
     if held_until is not None and held_until > now:
         title = f"end the hold ({duration(held_until - now)} are left)?"
-        return Action("hold", {"for_s": 0}, title, planned=False)
+        return Action("hold", {"for_s": 0, "by": whoami()}, title, planned=False)
     title = f"begin nothing automatically for {duration(HOLD_S)}?"
-    return Action("hold", {"for_s": HOLD_S}, title, planned=False)
+    return Action("hold", {"for_s": HOLD_S, "by": whoami()}, title, planned=False)
+
+
+def whoami() -> str:
+    """Who gives an order, for those who wonder later."""
+    try:
+        return f"{getuser()} on {gethostname()}"
+    except (KeyError, OSError):  # a user without a name
+        return gethostname()
 
 
 def siblings(worker: Worker, cluster: Cluster) -> list[Worker]:
@@ -88,6 +102,8 @@ def siblings(worker: Worker, cluster: Cluster) -> list[Worker]:
 def consequences(action: Action, plan: dict[str, Any], cluster: Cluster) -> Facts:
     """What the plan of the node comes to, for the question."""
     workers = [w for w in cluster.workers if w.name in action.body.get("workers", ())]
+    if action.kind == "reclaim":
+        return _goes(plan, cluster)
     facts: Facts = [("composition", cluster.composition)]
     for planned in plan.get("planned", ()):
         if "after" in planned:
@@ -100,6 +116,21 @@ def consequences(action: Action, plan: dict[str, Any], cluster: Cluster) -> Fact
         facts.append(("runs to its end", " ".join(running) or "nothing"))
         facts.append(("placed elsewhere", f"{waiting} waiting requests"))
     return facts
+
+
+def _goes(plan: dict[str, Any], cluster: Cluster) -> Facts:
+    """By home: what the prefix and all behind it come to."""
+    tokens = cluster.geometry.block_tokens
+    facts: Facts = [
+        (
+            f"home {each['home']}",
+            f"{each['blocks']} blocks, {count(each['blocks'] * tokens)} tokens"
+            if each["blocks"]
+            else "needed by what runs or is copied: it stays",
+        )
+        for each in plan.get("planned", ())
+    ]
+    return [*facts, ("affected", "the next request with it computes it anew")]
 
 
 def composition_after(cluster: Cluster, before: list[str], after: list[str]) -> str:

@@ -79,6 +79,7 @@ class ConsoleApp(App[None]):
         _key("D", "ask('drain')"),
         _key("U", "ask('undrain')"),
         _key("H", "ask('hold')"),
+        _key("X", "ask('reclaim')"),
         _key("q", "quit"),
         Binding("ctrl+c", "quit", show=False, priority=True),
     ]
@@ -291,5 +292,7 @@ class ConsoleApp(App[None]):
 CLICKS = {
     "faster": "speed(True)",
     "ahead": f"seek({SEEK_S})",
-    **{kind: f"ask('{kind}')" for kind in ("split", "merge", "drain", "undrain", "hold")},
+    **{
+        kind: f"ask('{kind}')" for kind in ("split", "merge", "drain", "undrain", "hold", "reclaim")
+    },
 }

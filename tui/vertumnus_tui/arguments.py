@@ -19,7 +19,11 @@ def add_tui(parser: argparse.ArgumentParser) -> None:
     add("--at", type=float, default=0.0, metavar="S", help="replay: begin so many seconds in")
     add("--speed", type=float, default=1.0, help="replay: 0.25 to 64, in powers of two")
     add("--record", type=Path, metavar="FILE", help="write what is seen to FILE, for --replay")
-    add("--admin", action="store_true", help="allow to split, merge, drain and hold, after asking")
+    add(
+        "--admin",
+        action="store_true",
+        help="allow to split, merge, drain, hold and reclaim, after asking",
+    )
     add("--once", action="store_true", help="print the page as text, and leave")
     add("--json", action="store_true", help="print the cluster as JSON, and leave")
     add("--size", default="", metavar="WxH", help="of the page that --once prints")

@@ -118,6 +118,7 @@ class Change(Struct, frozen=True):
 
 class Adaptation(Struct, frozen=True):
     held_until: float | None = None
+    held_by: str = ""
     window_s: float = 0.0
     window_ends_at: float | None = None
     requests: int = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from vertumnus_tui.numbers import count, percent, seconds
+from vertumnus_tui.numbers import count, duration, percent, seconds
 
 LONGEST = 500  # characters
 
@@ -104,10 +104,11 @@ def _resume(e: Fields) -> Description:
     return Description("resumed", f"{e['worker']} serves on", "warn")
 
 
-def _hold(e: Fields) -> Description:
-    if not e["hold_s"]:
-        return Description("hold", "ended: adaptation goes on")
-    return Description("hold", f"no split, merge or copy for {seconds(e['hold_s'])} s", "warn")
+def _held(e: Fields) -> Description:
+    by = f", by {e['by']}" if e["by"] else ""
+    if e["hold_s"]:
+        return Description("held", f"nothing automatic for {duration(e['hold_s'])}{by}", "warn")
+    return Description("hold ended", f"automatic again{by or ', its time is over'}", "good")
 
 
 def _replicate(e: Fields) -> Description:
@@ -156,7 +157,7 @@ _KINDS: dict[str, Callable[[Fields], Description]] = {
     "DrainWorker": _drain,
     "WorkerDrained": _drained,
     "Resume": _resume,
-    "Hold": _hold,
+    "Held": _held,
     "Replicate": _replicate,
     "Replicated": _replicated,
     "TransferFailed": _transfer_failed,

@@ -48,6 +48,7 @@ HELP: tuple[tuple[str, Facts], ...] = (
             ("S M", "split the selected worker, merge it with its sibling"),
             ("D U", "drain the selected worker, let it serve again"),
             ("H", "hold: no split, merge or copy for half an hour; again: go on"),
+            ("X", "reclaim the selected prefix from every home"),
         ],
     ),
     (

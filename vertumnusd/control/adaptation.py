@@ -17,6 +17,7 @@ import msgspec
 
 from vertumnusd.control.demand import Demand, Signal, Window
 from vertumnusd.control.fleet import Fleet, Worker, composition_name, lattice, parts
+from vertumnusd.control.holding import Holding
 from vertumnusd.control.reconfig import Change, Operations
 from vertumnusd.control.scheduler import Scheduler
 from vertumnusd.control.settings import Settings
@@ -27,7 +28,12 @@ class Adaptation:
     """Windows begin with the seat, if reconfiguration is automatic."""
 
     def __init__(
-        self, settings: Settings, fleet: Fleet, scheduler: Scheduler, operations: Operations
+        self,
+        settings: Settings,
+        fleet: Fleet,
+        scheduler: Scheduler,
+        operations: Operations,
+        holding: Holding,
     ) -> None:
         self.last: Decided | None = None
         self._settings = settings.reconfiguration
@@ -40,7 +46,7 @@ class Adaptation:
         self._window, self._judged = 0, Window()
         self._began = 0.0
         self._ends: float | None = None
-        self._held_until = float("-inf")
+        self._holding = holding
 
     def seat(self, now: float) -> None:
         if self._settings.automatic and self._ends is None:
@@ -50,10 +56,6 @@ class Adaptation:
         if self._ends is not None:
             self._begin_anew()
             self._demand.arrive(placed.service_s, placed.input_tokens)
-
-    def hold(self, until: float) -> None:
-        """Windows are judged, and nothing is begun before ``until``."""
-        self._held_until = until
 
     def next_deadline(self) -> float | None:
         concluded = self._operations.concluded
@@ -95,7 +97,7 @@ class Adaptation:
         return {
             "decision": msgspec.to_builtins(self.last),
             "adaptation": {
-                "held_until": self._held_until if self._held_until > now else None,
+                **self._holding.snapshot(now),
                 "window_s": settings.window_s,
                 "window_ends_at": self.next_deadline(),
                 "requests": window.requests,
@@ -140,7 +142,7 @@ class Adaptation:
             return "stay"
         if not signal.proven:
             return "not proven yet"
-        if now < self._held_until:
+        if self._holding.is_on(now):
             return "held"
         if now < self._operations.concluded + self._settings.dwell_s:
             return "the last operation was a moment ago"

@@ -20,6 +20,8 @@ import operator
 from array import array
 from collections.abc import Iterator
 
+import numpy as np
+
 from vertumnusd.control.block_index import GONE, NOT_FOUND, BlockIndex
 from vertumnusd.control.holder_masks import HolderMasks
 from vertumnusd.control.node_numbers import NodeNumbers
@@ -48,6 +50,13 @@ class BlockRuns:
 
     def name(self, node: int) -> bytes:
         return self.names[2 * node : 2 * node + 2].tobytes()
+
+    def named(self, start: bytes) -> list[bytes]:
+        """Blocks whose names begin with these bytes. Goes through all of them, in one sweep."""
+        names = np.frombuffer(self.names, np.uint8).reshape(-1, HASH_BYTES)
+        wanted = np.frombuffer(start, np.uint8)
+        nodes = np.flatnonzero((names[:, : len(start)] == wanted).all(axis=1)).tolist()
+        return [self.name(node) for node in nodes if self.run_of[node] != GONE]
 
     def parent(self, node: int) -> int:
         """The node before it; NONE for the first of a chain."""

@@ -24,6 +24,7 @@ from vertumnusd.control.adaptation import Adaptation
 from vertumnusd.control.drains import Drains
 from vertumnusd.control.errors import IllegalEvent
 from vertumnusd.control.fleet import Fleet, Worker
+from vertumnusd.control.holding import Holding
 from vertumnusd.control.prefill_time import PrefillTime
 from vertumnusd.control.prefix_audit import RankAudit
 from vertumnusd.control.reconfig import Operations
@@ -51,6 +52,8 @@ from vertumnusd.messages import (
     PrefillDone,
     RankDown,
     RankUp,
+    Reclaim,
+    ReclaimPrefix,
     Replicated,
     Returned,
     RoomMissing,
@@ -74,9 +77,15 @@ class Controller:
         self._operations = Operations(settings, self._fleet, self._scheduler)
         patience_s = settings.reconfiguration.patience_s
         self._drains = Drains(patience_s, self._fleet, self._scheduler)
-        self._adaptation = Adaptation(settings, self._fleet, self._scheduler, self._operations)
-        self._replication = Replication(settings, self._fleet, self._scheduler)
-        self._parts = (self._operations, self._scheduler, self._adaptation, self._replication)
+        self._holding = Holding()
+        self._adaptation = Adaptation(
+            settings, self._fleet, self._scheduler, self._operations, self._holding
+        )
+        self._replication = Replication(settings, self._fleet, self._scheduler, self._holding)
+        self._parts = (
+            *(self._holding, self._operations, self._scheduler),
+            *(self._adaptation, self._replication),
+        )
         self._incarnations: dict[int, int] = {}  # of the ranks that are up, of both kinds
 
     def step(self, now: float, event: ControlEvent) -> list[ControlCommand]:
@@ -95,6 +104,12 @@ class Controller:
     def plan(self, now: float, event: Split | Merge) -> Converting:
         """What the event would begin. Raises IllegalEvent if it can not."""
         return self._operations.plan(now, self._operations.change(event))
+
+    def reclaims(self, start: bytes) -> dict[bytes, list[Reclaim]]:
+        """Of each prefix whose name begins so, what would be deleted, and where."""
+        return {
+            block: self._replication.reclaims(block) for block in self._replication.named(start)
+        }
 
     def next_deadline(self) -> float | None:
         deadlines = [part.next_deadline() for part in self._parts]
@@ -160,8 +175,9 @@ class Controller:
             case Undrain():
                 return self._drains.undrain(now, Worker(event.degree, event.base))
             case Hold():
-                self._adaptation.hold(now + event.hold_s)
-                self._replication.hold(now + event.hold_s)
+                return self._holding.hold(now, event)
+            case ReclaimPrefix():
+                return self._replication.reclaim(event)
             case Replicated() | TransferFailed():
                 self._replication.ended(event.transfer)
         return []

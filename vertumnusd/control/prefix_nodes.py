@@ -15,6 +15,10 @@ class PrefixNodes:
         self._trie = trie
         self._home_ranks = home_ranks
 
+    def named(self, start: bytes) -> list[bytes]:
+        """Blocks whose names begin with these bytes."""
+        return self._trie.tree.named(start)
+
     def holders(self, block: bytes) -> int:
         """Homes that hold the whole path to the block: a bit for the base rank of each."""
         node = self._trie.node(block)

@@ -27,13 +27,16 @@ from heapq import nlargest, nsmallest
 from typing import Any, NamedTuple
 
 from vertumnusd.control.decaying import Decaying
+from vertumnusd.control.errors import IllegalEvent
 from vertumnusd.control.fleet import Fleet
+from vertumnusd.control.holding import Holding
 from vertumnusd.control.hot_prefixes import HotPrefixes, prefix_name
 from vertumnusd.control.prefix_nodes import PrefixNodes, bits
+from vertumnusd.control.reclaiming import reclaimable
 from vertumnusd.control.request import Stage
 from vertumnusd.control.scheduler import Scheduler
 from vertumnusd.control.settings import Settings
-from vertumnusd.messages import HASH_BYTES, ControlCommand, Reclaim, Replicate
+from vertumnusd.messages import HASH_BYTES, ControlCommand, Reclaim, ReclaimPrefix, Replicate
 
 EXAMINED = 128  # nodes of each kind and degree, a scan: a scan must not hold up requests
 PLANNED = 16  # of each kind, a scan: the candidates that rank first
@@ -71,7 +74,9 @@ class Transfer:
 class Replication:
     """Scans begin with the seat, if replication is enabled."""
 
-    def __init__(self, settings: Settings, fleet: Fleet, scheduler: Scheduler) -> None:
+    def __init__(
+        self, settings: Settings, fleet: Fleet, scheduler: Scheduler, holding: Holding
+    ) -> None:
         self.transfers: dict[int, Transfer] = {}
         self._settings = settings.replication
         self._home_ranks = settings.home_ranks
@@ -83,14 +88,11 @@ class Replication:
         self._hot = HotPrefixes(settings, self._nodes, self._statistics, fleet)
         self._number = 0
         self._next_scan: float | None = None
-        self._held_until = float("-inf")
+        self._holding = holding
 
     def seat(self, now: float) -> None:
         if self._settings.enabled and self._next_scan is None:
             self._next_scan = now + self._settings.scan_s
-
-    def hold(self, until: float) -> None:
-        self._held_until = until
 
     # --- answers
 
@@ -121,7 +123,7 @@ class Replication:
         if self._next_scan is None or now < self._next_scan:
             return []
         self._next_scan = max(now, self._next_scan + self._settings.scan_s)
-        commands = [] if now < self._held_until else self._scan(now)
+        commands = [] if self._holding.is_on(now) else self._scan(now)
         self._statistics.decay()
         return commands
 
@@ -215,7 +217,12 @@ class Replication:
                 planned[index] = degree, self._longer(planned[index][1], copy)
             elif len(planned) < limit:
                 planned.append((degree, copy))
-        return [self._replicate(now, kind, copy) for _, copy in planned]
+        fits = self._scheduler.ledger.homes.fits  # several may be planned to the same home
+        return [
+            self._replicate(now, kind, copy)
+            for _, copy in planned
+            if fits(copy.destination, copy.blocks)
+        ]
 
     def _longer(self, copy: Copy, other: Copy) -> Copy:
         """To where the first one goes, as far as the longer one, if there is room."""
@@ -284,6 +291,29 @@ class Replication:
         return self._scheduler.load_s(self._fleet.worker_of(home))
 
     # --- deletions
+
+    def named(self, start: bytes) -> list[bytes]:
+        """Blocks that some home holds with all before them, and whose names begin like this."""
+        return [block for block in self._nodes.named(start) if self._nodes.holders(block)]
+
+    def reclaims(self, block: bytes) -> list[Reclaim]:
+        """What each of its holders would be told to delete, asked for by hand."""
+        return [self._reclaim_by_hand(block, home) for home in bits(self._nodes.holders(block))]
+
+    def reclaim(self, order: ReclaimPrefix) -> list[ControlCommand]:
+        """Raises IllegalEvent if the home does not hold it, or it is needed."""
+        if not self._nodes.holders(order.block) >> order.home & 1:
+            raise IllegalEvent(f"home {order.home} does not hold {prefix_name(order.block)}")
+        command = self._reclaim_by_hand(order.block, order.home)
+        if not command.blocks:
+            name = prefix_name(order.block)
+            raise IllegalEvent(f"a request or a copy at home {order.home} needs {name} now")
+        return [command]
+
+    def _reclaim_by_hand(self, block: bytes, home: int) -> Reclaim:
+        needed = self._needed_at(home)
+        gone = reclaimable(self._nodes, block, home, needed.__contains__)
+        return Reclaim(self._fleet.term, home, b"".join(gone), self._versions(home))
 
     def _reclaim_all(self, candidates: Iterable[Candidate]) -> list[ControlCommand]:
         commands: list[ControlCommand] = []

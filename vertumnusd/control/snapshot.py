@@ -28,7 +28,7 @@ from vertumnusd.messages import (
     Decided,
     DrainWorker,
     Exposed,
-    Hold,
+    Held,
     Lost,
     Placed,
     RankDown,
@@ -47,7 +47,7 @@ from vertumnusd.messages import (
 OF_INTEREST = (
     *(Placed, Reject, Lost),
     *(RankUp, RankDown, Exposed, Withdrawn, Refused),
-    *(Decided, Hold, Converting, Converted),
+    *(Decided, Held, Converting, Converted),
     *(DrainWorker, WorkerDrained, Resume),
     *(Replicate, Replicated, TransferFailed, Reclaim),
 )

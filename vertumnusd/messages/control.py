@@ -123,9 +123,20 @@ class Undrain(Message, frozen=True):
 
 
 class Hold(Message, frozen=True):
-    """Begin no split, merge or replication by itself for ``hold_s``; 0 lets it go on at once."""
+    """Begin no split, merge or replication by itself for ``hold_s``; 0 lets it go on at once.
+
+    ``by`` is who asks for it, in their own words.
+    """
 
     hold_s: float
+    by: str = ""
+
+
+class ReclaimPrefix(Message, frozen=True):
+    """Delete what a home holds of the path to this block and behind it, but for what is needed."""
+
+    block: bytes
+    home: int
 
 
 class Replicated(Message, frozen=True):
@@ -326,6 +337,16 @@ class Converted(Message, frozen=True):
     switch_s: float  # from the end of the drain until the new workers serve; 0 if never
 
 
+class Held(Message, frozen=True):
+    """Nothing is begun automatically for ``hold_s`` from now; 0: it is again.
+
+    ``by`` is who asked for that; "" where time has ended it.
+    """
+
+    hold_s: float
+    by: str = ""
+
+
 class Replicate(Message, frozen=True):
     """Copy blocks ``first_block`` … of ``chain`` from one span of ranks to another.
 
@@ -392,6 +413,7 @@ ControlEvent = (
     | Drain
     | Undrain
     | Hold
+    | ReclaimPrefix
     | Replicated
     | TransferFailed
 )
@@ -411,6 +433,7 @@ ControlCommand = (
     | Decided
     | Converting
     | Converted
+    | Held
     | Replicate
     | Reclaim
     | AskBlocks

@@ -5,6 +5,7 @@ An order names workers as ``GET /v1/cluster`` does. All of it is checked before 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,12 +18,15 @@ from vertumnusd.control.errors import IllegalEvent
 from vertumnusd.control.fleet import Worker, parent, parts
 from vertumnusd.control.prefix_audit import RankAudit
 from vertumnusd.messages import (
+    HASH_BYTES,
     ControlCommand,
     Converted,
     Converting,
     Drain,
     Hold,
     Merge,
+    Reclaim,
+    ReclaimPrefix,
     Resume,
     Split,
     Undrain,
@@ -33,6 +37,7 @@ from vertumnusd.node.hub import Hub
 from vertumnusd.node.records import Records
 
 ALL = "all"
+_PREFIX = re.compile(r"([0-9a-f]{2}){4,16}")
 AUDIT_S = 10.0
 LAST_RECONFIGURATION, LAST_DECISION = "last-reconfiguration", "last-decision"
 
@@ -98,8 +103,31 @@ class Administration:
             self._hub.command(Undrain(worker.degree, worker.base))
         return [worker.name for worker in found]
 
-    def hold(self, for_s: float) -> None:
-        self._hub.command(Hold(for_s))
+    def hold(self, for_s: float, by: str) -> None:
+        self._hub.command(Hold(for_s, by))
+
+    def reclaim(self, prefix: str, homes: Sequence[int], dry_run: bool) -> list[dict[str, Any]]:
+        block, reclaims = self._find_prefix(prefix)
+        holders = [each.home for each in reclaims]
+        for home in homes:
+            if home not in holders:
+                there = " ".join(map(str, holders))
+                raise _not_possible(f"home {home} does not hold {prefix}; homes {there} do")
+        chosen = [each for each in reclaims if not homes or each.home in homes]
+        if not dry_run:
+            chosen = [self._reclaim(block, each) for each in chosen]
+        return [
+            {"prefix": block.hex(), "home": each.home, "blocks": len(each.blocks) // HASH_BYTES}
+            for each in chosen
+        ]
+
+    def _reclaim(self, block: bytes, planned: Reclaim) -> Reclaim:
+        """What is really deleted: nothing, if it is needed by now."""
+        try:
+            commands = self._hub.command(ReclaimPrefix(block, planned.home))
+        except IllegalEvent:
+            return msgspec.structs.replace(planned, blocks=b"")
+        return next(command for command in commands if isinstance(command, Reclaim))
 
     def why(self, what: str) -> list[dict[str, Any]]:
         if what == LAST_RECONFIGURATION:
@@ -184,6 +212,17 @@ class Administration:
                     f"{worker.name} merges with {' '.join(missing)} into {larger.name}: name all"
                 )
         return list(dict.fromkeys(larger for larger in merged.values() if larger is not None))
+
+    def _find_prefix(self, name: str) -> tuple[bytes, list[Reclaim]]:
+        """The block that is so called, and what would be deleted of it, by home."""
+        if not _PREFIX.fullmatch(name):
+            raise invalid("a prefix is called by 8 to 32 hexadecimal digits", "prefix")
+        found = self._hub.reclaims(bytes.fromhex(name))
+        if not found:
+            raise RequestError(404, "unknown_prefix", f"no home holds a prefix {name}")
+        if len(found) > 1:
+            raise invalid(f"more than one: {' '.join(each.hex() for each in found)}", "prefix")
+        return next(iter(found.items()))
 
     def _find_serving(self, names: Sequence[str]) -> list[Worker]:
         """As :meth:`_find`, but "all" are those that serve."""

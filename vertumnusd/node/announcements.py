@@ -13,6 +13,7 @@ from vertumnusd.messages import (
     Converting,
     Decided,
     Exposed,
+    Held,
     Lost,
     Refused,
     Resume,
@@ -42,6 +43,10 @@ def announce(happened: ControlCommand | Refused) -> None:
             log.info("converting", **_facts(happened))
         case Converted():
             log.info("converted", **_facts(happened))
+        case Held(hold_s=0.0):
+            log.info("hold ended", by=happened.by or "time")
+        case Held():
+            log.info("held", hold_s=happened.hold_s, by=happened.by)
         case Lost():
             log.warning("request lost its rank", request=happened.request, reason=happened.reason)
         case Refused():

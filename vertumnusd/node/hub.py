@@ -74,6 +74,7 @@ from vertumnusd.messages import (
     RankUp,
     Ready,
     Reclaim,
+    ReclaimPrefix,
     Refused,
     Reject,
     Replicate,
@@ -245,7 +246,13 @@ class Hub:
         """What the event would begin. Raises IllegalEvent if it can not."""
         return self._controller.plan(self._effects.now(), event)
 
-    def command(self, event: Split | Merge | Drain | Undrain | Hold) -> list[ControlCommand]:
+    def reclaims(self, start: bytes) -> dict[bytes, list[Reclaim]]:
+        """Of each prefix whose name begins so, what would be deleted, and where."""
+        return self._controller.reclaims(start)
+
+    def command(
+        self, event: Split | Merge | Drain | Undrain | Hold | ReclaimPrefix
+    ) -> list[ControlCommand]:
         """Let the event happen; what the controller commanded at once.
 
         Raises IllegalEvent, and then nothing happened.

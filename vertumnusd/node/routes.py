@@ -44,6 +44,7 @@ ROUTES = {
     "/v1/admin/drain": Route("POST", admin.drain, False, admin=True),
     "/v1/admin/undrain": Route("POST", admin.undrain, False, admin=True),
     "/v1/admin/hold": Route("POST", admin.hold, False, admin=True),
+    "/v1/admin/reclaim": Route("POST", admin.reclaim, False, admin=True),
     "/v1/admin/audit": Route("POST", admin.audit, False, admin=True),
     # Probes and scrapes tell nothing of what clients send, and are made without keys.
     "/health": Route("GET", status.health, keyed=False),

@@ -53,8 +53,15 @@ class Operator(Protocol):
         """Let drained workers (or "all" of them) serve again; their names."""
         ...
 
-    def hold(self, for_s: float) -> None:
-        """Begin nothing automatically for so long; 0 ends it."""
+    def hold(self, for_s: float, by: str) -> None:
+        """Begin nothing automatically for so long; 0 ends it. ``by``: who wants it."""
+        ...
+
+    def reclaim(self, prefix: str, homes: Sequence[int], dry_run: bool) -> list[dict[str, Any]]:
+        """Delete a cached prefix from these homes (from all, if none is named).
+
+        What goes, by home; nothing where it is needed now.
+        """
         ...
 
     async def audit(self) -> list[dict[str, Any]]:

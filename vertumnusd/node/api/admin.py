@@ -22,9 +22,18 @@ class WorkersRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class HoldRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``for_s``: seconds from now; 0 lets the controller go on at once."""
+    """``for_s``: seconds from now; 0 lets the controller go on at once. ``by``: who asks."""
 
     for_s: Annotated[float, msgspec.Meta(ge=0, le=MOST_HOLD_S)]
+    by: Annotated[str, msgspec.Meta(max_length=100)] = ""
+
+
+class ReclaimRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``prefix``: as consoles call it, or more of the block's name. ``homes``: none are all."""
+
+    prefix: str
+    homes: list[int] = []
+    dry_run: bool = False
 
 
 async def convert(exchange: Exchange, gate: Gate, kind: str) -> None:
@@ -52,8 +61,15 @@ async def undrain(exchange: Exchange, gate: Gate) -> None:
 
 async def hold(exchange: Exchange, gate: Gate) -> None:
     request = exchange.read(HoldRequest)
-    gate.operator.hold(request.for_s)
+    gate.operator.hold(request.for_s, request.by)
     await exchange.json({"held_s": request.for_s})
+
+
+async def reclaim(exchange: Exchange, gate: Gate) -> None:
+    """Answers at once; what the ranks delete they report."""
+    request = exchange.read(ReclaimRequest)
+    found = gate.operator.reclaim(request.prefix, request.homes, request.dry_run)
+    await exchange.json({"planned" if request.dry_run else "reclaimed": found})
 
 
 async def audit(exchange: Exchange, gate: Gate) -> None:
