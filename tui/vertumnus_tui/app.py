@@ -17,7 +17,7 @@ from vertumnus_tui.details import details
 from vertumnus_tui.dialogs import LONGEST, Question, Sheet, facts_text, help_text, question_text
 from vertumnus_tui.link import Address
 from vertumnus_tui.palette import PALETTES, Palette
-from vertumnus_tui.panel import NAMES, PAGES, Panel
+from vertumnus_tui.panel import NAMES, ORDERS, PAGES, Panel
 from vertumnus_tui.source import LiveSource, ReplaySource, Source
 from vertumnus_tui.text import plain, safe
 
@@ -74,12 +74,7 @@ class ConsoleApp(App[None]):
         _key("comma,less_than_sign", f"seek({-SEEK_S})"),
         _key("right_square_bracket", f"seek({LONG_SEEK_S})"),
         _key("left_square_bracket", f"seek({-LONG_SEEK_S})"),
-        _key("S", "ask('split')"),
-        _key("M", "ask('merge')"),
-        _key("D", "ask('drain')"),
-        _key("U", "ask('undrain')"),
-        _key("H", "ask('hold')"),
-        _key("X", "ask('reclaim')"),
+        *(_key(key, f"ask('{kind}')") for key, kind in ORDERS.items()),
         _key("q", "quit"),
         Binding("ctrl+c", "quit", show=False, priority=True),
     ]
@@ -292,7 +287,5 @@ class ConsoleApp(App[None]):
 CLICKS = {
     "faster": "speed(True)",
     "ahead": f"seek({SEEK_S})",
-    **{
-        kind: f"ask('{kind}')" for kind in ("split", "merge", "drain", "undrain", "hold", "reclaim")
-    },
+    **{kind: f"ask('{kind}')" for kind in ORDERS.values()},
 }

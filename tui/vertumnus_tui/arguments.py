@@ -22,7 +22,7 @@ def add_tui(parser: argparse.ArgumentParser) -> None:
     add(
         "--admin",
         action="store_true",
-        help="allow to split, merge, drain, hold and reclaim, after asking",
+        help="allow to change the cluster, after asking",
     )
     add("--once", action="store_true", help="print the page as text, and leave")
     add("--json", action="store_true", help="print the cluster as JSON, and leave")

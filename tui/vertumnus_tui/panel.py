@@ -32,6 +32,7 @@ PAGES: dict[str, tuple[str, Callable[[Model, View], Page]]] = {
 }
 NAMES = tuple(PAGES)
 FILTERED = ("requests", "events")
+ORDERS = {"S": "split", "M": "merge", "D": "drain", "U": "undrain", "H": "hold", "X": "reclaim"}
 
 
 class Panel:
@@ -190,8 +191,7 @@ class Panel:
                 ("< >", "seek", "ahead"),
             ]
         elif self.admin:
-            admin = ("split", "merge", "drain", "undrain", "hold")
-            keys += [(kind[0].upper(), kind, kind) for kind in admin]
+            keys += [(key, kind, kind) for key, kind in ORDERS.items()]
         spans: list[Span] = []
         for key, word, action in keys:
             spans += [Span(f" {key}", "key", action), Span(f" {word} ", "dim", action)]
