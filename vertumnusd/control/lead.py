@@ -2,7 +2,7 @@
 
 * Reserve: every rank of the home pins what it holds of the chain and sets room aside; the cached
   prefix is what all of them hold. Requests ahead reserve early, unless it pays to find in the
-  cache what one before them is about to compute (``_follows``).
+  cache what one before them is about to compute (``following.py``).
 * Steps are layer ranges of about ``step_s`` predicted seconds, of the request or the pack of
   short ones that ``step_order.py`` chooses at each border. One step stays queued ahead of the
   ranks, so they never wait for the lead; aborts and pauses act between steps.
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from vertumnusd.control.following import follows
 from vertumnusd.control.lead_run import (
     Ending,
     FirstToken,
@@ -39,7 +40,6 @@ from vertumnusd.control.step_order import (
     step_layers,
 )
 from vertumnusd.messages import (
-    HASH_BYTES,
     Drained,
     HandedOff,
     PrefillDone,
@@ -184,7 +184,7 @@ class Lead:
         commands: list[LeadCommand] = []
         ahead: list[Run] = []
         for run in self._runs.values():
-            if run.phase is Phase.ADMITTED and not any(_follows(run, each) for each in ahead):
+            if run.phase is Phase.ADMITTED and not any(follows(run, each) for each in ahead):
                 commands += run.reserve()
             if run.phase is not Phase.HANDING_OFF:
                 ahead.append(run)
@@ -313,39 +313,3 @@ class Lead:
             return []
         drain.over = True
         return [Drained(self.term, drain.operation, len(self.ranks), self.ranks.start)]
-
-
-def _follows(run: Run, ahead: Run) -> bool:
-    """Whether ``run`` should reserve after ``ahead``, to find blocks of it in the cache.
-
-    It must while ``ahead`` is in its last step: blocks of a prefill that may still fail are not
-    for others. Before that it waits if ``ahead`` computes blocks that both need and is done no
-    later than ``run`` would be without them; a short request does not wait for a long one.
-    """
-    if not run.root or run.root != ahead.root:
-        return False
-    geometry = run.geometry
-    if ahead.next_layer == geometry.layers or ahead.ending is not None:
-        return ahead.next_layer == geometry.layers
-    cached_tokens = ahead.cached_tokens
-    if ahead.phase in (Phase.READY, Phase.RUNNING):
-        shared_tokens = _shared_blocks(run, ahead) * geometry.block_tokens
-        if min(shared_tokens, run.max_cached * geometry.block_tokens) <= cached_tokens:
-            return False
-    alone_s = geometry.predict_s(run.prefill.input_tokens - cached_tokens, cached_tokens)
-    return ahead.remaining_s <= alone_s
-
-
-def _shared_blocks(run: Run, ahead: Run) -> int:
-    """Leading complete blocks that both chains have."""
-    ours, theirs = run.prefill.chain, ahead.prefill.chain
-    most = min(len(ours), len(theirs)) // HASH_BYTES
-    return next(
-        (
-            block
-            for block in range(most)
-            if ours[block * HASH_BYTES : (block + 1) * HASH_BYTES]
-            != theirs[block * HASH_BYTES : (block + 1) * HASH_BYTES]
-        ),
-        most,
-    )

@@ -136,9 +136,21 @@ class Run:
         return self.prefill.dispatch.request
 
     @property
-    def root(self) -> bytes:
-        """The hash of its first block; empty if it has no complete one."""
-        return self.prefill.chain[:HASH_BYTES]
+    def chain(self) -> bytes:
+        return self.prefill.chain
+
+    @property
+    def input_tokens(self) -> int:
+        return self.prefill.input_tokens
+
+    @property
+    def reserved(self) -> bool:
+        """What is cached for it is known, and pinned."""
+        return self.phase in (Phase.READY, Phase.RUNNING)
+
+    @property
+    def begun(self) -> bool:
+        return self.phase is Phase.RUNNING
 
     @property
     def home(self) -> range:
@@ -175,8 +187,7 @@ class Run:
     @property
     def can_step(self) -> bool:
         """It has layers left and may run them."""
-        begun = self.phase in (Phase.READY, Phase.RUNNING)
-        return begun and self.ending is None and self.next_layer < self.geometry.layers
+        return self.reserved and self.ending is None and self.next_layer < self.geometry.layers
 
     @property
     def paused(self) -> bool:

@@ -7,6 +7,9 @@ repeated on every rank (a, b), part is shared among them (c, α). This is the *p
 The *causal* form adds ``γ·R(R+1)/2 / C``: a pair within the suffix costs more than one with the
 cached prefix, as a triangle is cut into chunks with a diagonal each where a rectangle is one call.
 Without γ the fit has one price for both, and long prefixes with a short suffix come out too dear.
+
+A *pack* of requests in one step pays d once: it is what a prefill costs whatever its length. All
+else of Ê adds up, as every token and every pair of each request is computed all the same.
 """
 
 from __future__ import annotations
@@ -56,6 +59,10 @@ class PrefillTime(msgspec.Struct, frozen=True):
         shared_s += k.gamma_s * work(uncached_tokens, 0)
         return k.d_s + k.a_s * uncached_tokens + k.b_s * cached_tokens + shared_s / degree
 
+    def overhead_s(self, degree: int) -> float:
+        """d: what a prefill costs whatever its length."""
+        return self.by_degree.get(degree, self.shared).d_s
+
 
 class Measurement(msgspec.Struct, frozen=True):
     """One prefill that did not queue."""
@@ -77,6 +84,11 @@ class RelativeError(msgspec.Struct, frozen=True):
 def work(uncached_tokens: int, cached_tokens: int) -> float:
     """W(R, P): query-key pairs that are left after a prefix hit."""
     return uncached_tokens * cached_tokens + uncached_tokens * (uncached_tokens + 1) / 2
+
+
+def packed_s(each_s: Sequence[float], overhead_s: float) -> float:
+    """Time of a pack, by what each of it would take alone; each of these has the overhead in it."""
+    return sum(each_s) - (len(each_s) - 1) * overhead_s
 
 
 def fit(

@@ -103,7 +103,9 @@ AUTO = "auto"
 # promises         a match counts blocks that queued and running requests will produce
 # remaining        of what a worker was given, J counts what is left
 # shortest-first   the shortest request is served first, and J counts whom it delays
-Improvement = Literal["promises", "remaining", "shortest-first"]
+# pause            leads pause long prefills for shorter ones (``step_order.py``)
+# pack             leads run short ones together
+Improvement = Literal["promises", "remaining", "shortest-first", "pause", "pack"]
 IMPROVEMENTS: tuple[Improvement, ...] = get_args(Improvement)
 
 
@@ -127,7 +129,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_queue_tokens: int  # input tokens of all waiting requests
     max_queue_s: float  # predicted wait before a new request's prefill
     unplaced_wait_s: float  # how long a request waits for any worker to serve
-    pausing: bool = False  # leads pause long prefills for shorter ones
     policy: Literal["paper", "ours"] = "paper"  # the published one, or with every IMPROVEMENT …
     left_out: tuple[Improvement, ...] = ()  # … but for these
     mark_tokens: int = 512  # promises and statistics of prefixes are kept every so many tokens

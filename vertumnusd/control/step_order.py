@@ -10,14 +10,19 @@ than it takes itself, and one step. Among those that have waited so long the ear
 **Pack.** What every prefill costs once, whatever its length, is paid once for a pack. But all of
 a pack are done only when the last one is, so a pack is never more than one step: it takes
 requests in, shortest first, while all that they have left fits in ``step_s``.
+
+Policy "paper" has neither: whole requests, one by one, in the order in which they were dispatched.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
 
-from vertumnusd.control.lead_run import Phase, Run
+from vertumnusd.control.lead_run import Geometry
+from vertumnusd.control.prefill_time import packed_s
+from vertumnusd.control.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,26 +34,83 @@ class StepLimits:
     pack_requests: int = 8
     pack_tokens: int = 8192  # uncached, of all requests of a step that has several
 
+    def under(self, settings: Settings) -> StepLimits:
+        """Without what the policy leaves out."""
+        return replace(
+            self,
+            max_paused=self.max_paused if settings.does("pause") else 0,
+            pack_requests=self.pack_requests if settings.does("pack") else 1,
+        )
 
-def next_pack(runs: Sequence[Run], limits: StepLimits) -> list[Run]:
+
+class Steppable(Protocol):
+    """A request on its worker, as far as the order of steps depends on it."""
+
+    geometry: Geometry
+    cached_tokens: int
+    next_layer: int  # the first that was not given to the ranks yet
+    bypassed_s: float  # predicted time of what came later and ran before it
+
+    @property
+    def chain(self) -> bytes: ...
+
+    @property
+    def input_tokens(self) -> int: ...
+
+    @property
+    def uncached_tokens(self) -> int: ...
+
+    @property
+    def reserved(self) -> bool:
+        """What is cached for it is known, and kept."""
+
+    @property
+    def begun(self) -> bool:
+        """Its ranks have a step of it, or its hidden states."""
+
+    @property
+    def ending(self) -> object | None:
+        """Why it ends before its time, if it does."""
+
+    @property
+    def can_step(self) -> bool:
+        """It has layers left and may run them."""
+
+    @property
+    def service_s(self) -> float:
+        """Time of the whole prefill, and …"""
+
+    @property
+    def remaining_s(self) -> float:
+        """… of the layers that were not given to the ranks yet."""
+
+
+R = TypeVar("R", bound=Steppable)
+
+
+def next_pack(runs: Sequence[R], limits: StepLimits) -> list[R]:
     """The requests whose layers come next; ``runs`` are in the order of admission."""
     able = [run for run in runs if run.can_step]
     first = _first(able, limits)
     return [first, *_companions(first, able, limits)] if first is not None else []
 
 
-def _first(able: Sequence[Run], limits: StepLimits) -> Run | None:
+def _first(able: Sequence[R], limits: StepLimits) -> R | None:
+    begun = [run for run in able if run.begun]
+    if not limits.max_paused:
+        return next(iter(begun or able), None)
     for run in able:
         if run.bypassed_s > 0 and run.bypassed_s >= run.service_s:
             return run
-    begun = [run for run in able if run.phase is Phase.RUNNING]
     eligible = able if len(begun) <= limits.max_paused else begun
     return min(eligible, key=lambda run: run.remaining_s, default=None)
 
 
-def _companions(first: Run, able: Sequence[Run], limits: StepLimits) -> list[Run]:
+def _companions(first: R, able: Sequence[R], limits: StepLimits) -> list[R]:
     """Others that stand at the same layer, and can be done in the same step."""
-    found: list[Run] = []
+    found: list[R] = []
+    if limits.pack_requests == 1 or len(able) == 1:
+        return found
     tokens = first.uncached_tokens
     alike = [run for run in able if run is not first and run.next_layer == first.next_layer]
     for run in sorted(alike, key=lambda run: run.remaining_s):
@@ -62,15 +124,15 @@ def _companions(first: Run, able: Sequence[Run], limits: StepLimits) -> list[Run
     return found
 
 
-def pack_s(pack: Sequence[Run]) -> float:
+def pack_s(pack: Sequence[Steppable]) -> float:
     """Predicted time of all that a pack has left, together."""
     geometry = pack[0].geometry
     left = 1 - pack[0].next_layer / geometry.layers
-    saved_s = (len(pack) - 1) * geometry.predict_s(0, 0) * left
-    return sum(run.remaining_s for run in pack) - saved_s
+    overhead_s = geometry.prefill_time.overhead_s(len(geometry.ranks)) * left
+    return packed_s([run.remaining_s for run in pack], overhead_s)
 
 
-def step_layers(pack: Sequence[Run], limits: StepLimits) -> range:
+def step_layers(pack: Sequence[Steppable], limits: StepLimits) -> range:
     """Of the layers left, those that make one step."""
     first, layers = pack[0].next_layer, pack[0].geometry.layers
     per_layer_s = pack_s(pack) / (layers - first)
@@ -78,7 +140,7 @@ def step_layers(pack: Sequence[Run], limits: StepLimits) -> range:
     return range(first, min(layers, first + count))
 
 
-def count_bypass(runs: Sequence[Run], pack: Sequence[Run], step_s: float) -> None:
+def count_bypass(runs: Sequence[Steppable], pack: Sequence[Steppable], step_s: float) -> None:
     """A step of ``pack`` takes ``step_s``, and who came before one of the pack waits for it."""
     last = max(index for index, run in enumerate(runs) if run in pack)
     for run in runs[:last]:

@@ -55,7 +55,7 @@ class Discipline(NamedTuple):
     @staticmethod
     def of(settings: Settings) -> Discipline:
         return Discipline(
-            settings.does("shortest-first"), settings.does("remaining"), settings.pausing
+            settings.does("shortest-first"), settings.does("remaining"), settings.does("pause")
         )
 
     def turn(self, request: Request, service_s: float) -> float:

@@ -183,8 +183,9 @@ class Daemon:
             ),
             served.pace,
         )
+        settings = _settings(config, served.adaptation)
         self._hub = Hub(
-            Controller(_settings(config, served.adaptation), served.prefill_time),
+            Controller(settings, served.prefill_time),
             LeadSettings(
                 block_tokens=block_tokens,
                 layers=model.layers,
@@ -194,7 +195,7 @@ class Daemon:
                     config.rank.max_paused,
                     config.rank.pack_requests,
                     min(config.rank.pack_tokens, model.context_tokens),
-                ),
+                ).under(settings),
                 progress_timeout_s=config.rank.progress_timeout_s,
             ),
             Effects(
@@ -415,6 +416,7 @@ def _settings(config: Config, adaptation: ReconfigurationSettings) -> Settings:
         home_ranks=config.home_ranks,
         composition=config.composition,
         policy=placement.policy,
+        left_out=() if config.rank.max_paused else ("pause",),
         beta=placement.beta,
         lambda_=placement.lambda_,
         block_tokens=config.cache.block_tokens,
@@ -424,6 +426,5 @@ def _settings(config: Config, adaptation: ReconfigurationSettings) -> Settings:
         max_queue_tokens=placement.max_queue_tokens,
         max_queue_s=placement.max_queue_s,
         unplaced_wait_s=placement.unplaced_wait_s,
-        pausing=config.rank.max_paused > 0,
         reconfiguration=adaptation,
     )
