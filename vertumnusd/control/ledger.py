@@ -193,10 +193,12 @@ class Ledger:
         queue.remove(request)
         self._note(queue)
 
-    def goes_on(self, now: float, worker: Worker) -> None:
-        """A prefill of this worker is over: it begins with the next one."""
-        queue = self.queue_of(worker)
-        queue.goes_on(nanoseconds(now))
+    def finish(self, now: float, request: Request) -> None:
+        """Its prefill is over: its worker goes on with the next one."""
+        assert request.worker is not None
+        self.withdraw_promise(request)
+        queue = self.queue_of(request.worker)
+        queue.finish(nanoseconds(now), request)
         self._note(queue)
 
     def withdraw_promise(self, request: Request) -> None:

@@ -90,10 +90,8 @@ class Scheduler:
                 ttft_s = now - request.accepted_at
                 self.slo.record(request.input_tokens, event.cached_tokens, ttft_s)
                 self.ledger.count_prefill(request, event.cached_tokens)
-            self.ledger.release_time(request)
+            self.ledger.finish(now, request)
             self.ledger.move(request, Stage.PREFILLED)
-            assert request.worker is not None
-            self.ledger.goes_on(now, request.worker)
 
     def room_missing(self, now: float, event: RoomMissing) -> list[ControlCommand]:
         """The request waits again where it stood, until its home has room."""

@@ -150,13 +150,19 @@ class WorkerQueue:
         self.given_ns += request.predicted_ns
         self.free_at_ns = max(self.free_at_ns, now_ns) + request.predicted_ns
 
-    def goes_on(self, now_ns: int) -> None:
-        """One of the dispatched is over: the next one begins now, or goes on, if it was paused."""
+    def finish(self, now_ns: int, request: Request) -> None:
+        """The prefill of a dispatched request is over; the next one begins, or goes on.
+
+        Where leads pause, any of the others may have been begun. That the worker was never idle
+        says when all will be over, whatever it ran first; and the longest alone may be half done.
+        """
+        free_at_ns = self.free_at_ns
+        self.remove(request)
         longest_ns = 0
         if self.discipline.pausing and self.dispatched:
             longest_ns = max(request.predicted_ns for request in self.dispatched)
         least_ns, most_ns = now_ns + self.given_ns - longest_ns, now_ns + self.given_ns
-        self.free_at_ns = min(max(self.free_at_ns, least_ns), most_ns)
+        self.free_at_ns = min(max(free_at_ns, least_ns), most_ns)
 
     def take_back(self, request: Request, span: Span) -> None:
         """A dispatched request waits again, and the worker with it until its home has room."""

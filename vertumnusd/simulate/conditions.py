@@ -20,6 +20,8 @@ class Conditions:
     link_bytes_s: float = 25e9
     noise_sigma: float = 0.05
     outside_s: float = 0.030  # from the end of the prefill to the first token
+    layers: int = 48
+    step_s: float = 0.2  # predicted length of a step; pauses are between steps
     switch_s: float = 0.2  # from the last rank parked to the last one that adopted
     # κ_C over the window, by degree (see capacity.py); none: what the controller assumes
     capacity_shares: tuple[tuple[int, float], ...] = ()

@@ -55,13 +55,13 @@ class VirtualRank:
 
 
 class VirtualHome:
-    """The ranks that together store chains. ``pinned``: blocks that a running request reads."""
+    """The ranks that together store chains. ``pinned``: blocks that begun requests read."""
 
     __slots__ = ("_ranks", "pinned")
 
     def __init__(self, ranks: Sequence[VirtualRank]) -> None:
         self._ranks = ranks
-        self.pinned: frozenset[bytes] = frozenset()
+        self.pinned: dict[int, Sequence[bytes]] = {}
 
     def leading(self, chain: Sequence[bytes]) -> int:
         """Blocks of the chain that are cached without a gap."""
@@ -89,7 +89,8 @@ class VirtualHome:
 
     def reclaim(self, blocks: Sequence[bytes]) -> list[BlocksChanged]:
         """Delete blocks, but for pinned ones."""
-        blocks = [block for block in blocks if block not in self.pinned]
+        pinned = set().union(*self.pinned.values())
+        blocks = [block for block in blocks if block not in pinned]
         reports = (rank.reclaim(blocks) for rank in self._ranks)
         return [report for report in reports if report is not None]
 

@@ -3,9 +3,9 @@
 ``VirtualCluster`` is to the controller what the nodes are: it takes its commands, and answers with
 the events that ranks and leads would send. What a rank would compute takes the profile's time.
 
-    Dispatch ──► the worker's lead runs it, or keeps it one ahead ──► BlocksChanged of its home's
-                 ranks, then PrefillDone, HandedOff and Done, when the prefill is over
-    DrainWorker ──► what is ahead is Returned; Drained when the running one is over
+    Dispatch ──► the worker runs it, see ``worker.py`` ──► BlocksChanged of its home's ranks, then
+                 PrefillDone, HandedOff and Done, when the prefill is over
+    DrainWorker ──► what has not begun is Returned; Drained when what has begun is over
     Park, AdoptWorker ──► Parked, Adopted of every rank
     Replicate, Reclaim ──► see ``transfers.py``
 
@@ -15,16 +15,16 @@ controller knows it from their reports only.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
 from vertumnusd.control.controller import Controller
 from vertumnusd.control.fleet import Worker
+from vertumnusd.control.lead_run import Geometry
 from vertumnusd.control.settings import Settings
+from vertumnusd.control.step_order import StepLimits
 from vertumnusd.messages import (
     Adopted,
     AdoptWorker,
@@ -57,6 +57,7 @@ from vertumnusd.simulate.ranks import MISPLACED_SHARE, VirtualHome, VirtualRank
 from vertumnusd.simulate.record import Recording
 from vertumnusd.simulate.traces import BLOCK_TOKENS, Arrival
 from vertumnusd.simulate.transfers import Transfers
+from vertumnusd.simulate.worker import VirtualRun, VirtualWorker
 
 TERM = 1
 STUCK_S = 3600.0  # virtual seconds without anything happening before a run is given up
@@ -64,16 +65,6 @@ STUCK_S = 3600.0  # virtual seconds without anything happening before a run is g
 
 class StuckError(Exception):
     """Requests wait, and nothing will ever happen that could move them."""
-
-
-@dataclass(slots=True)
-class Lead:
-    """A worker that adopted: the request it runs and, at most, one ahead."""
-
-    worker: Worker
-    running: Dispatch | None = None
-    ahead: deque[Dispatch] = field(default_factory=deque)
-    draining: DrainWorker | None = None
 
 
 class VirtualCluster:
@@ -96,8 +87,9 @@ class VirtualCluster:
         }
         self._spans: dict[tuple[int, int], VirtualHome] = {}  # of chains that one home cannot hold
         self._names = BlockNames()
-        self._chains: dict[int, list[bytes]] = {}  # of the requests that have not begun
-        self._leads: dict[Worker, Lead] = {}
+        self._chains: dict[int, tuple[list[bytes], bytes]] = {}  # of the requests in the cluster
+        self._limits = StepLimits(conditions.step_s).under(settings)
+        self._workers: dict[Worker, VirtualWorker] = {}
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
         self._now = 0.0
@@ -131,6 +123,8 @@ class VirtualCluster:
         while self._outcome.ended < len(arrivals):
             self._pass_time(self._next_due())
         self._transfers.count(self._outcome)
+        for worker in self._workers.values():
+            self._retire(worker)
         return self._outcome
 
     # --- time ---------------------------------------------------------------------------------
@@ -160,8 +154,11 @@ class VirtualCluster:
             raise StuckError(f"{waiting} requests wait at {self._now:.0f} s, and nothing is due")
         return min(times)
 
+    def at(self, at_s: float, happen: Callable[[], None]) -> None:
+        heappush(self._due, (at_s, next(self._order), happen))
+
     def _after(self, delay_s: float, happen: Callable[[], None]) -> None:
-        heappush(self._due, (self._now + delay_s, next(self._order), happen))
+        self.at(self._now + delay_s, happen)
 
     def _answer(self, event: ControlEvent, delay_s: float = 0.0) -> None:
         """Send an event once what happens now is over, or later."""
@@ -196,21 +193,15 @@ class VirtualCluster:
             self._step(RankUp(rank, "prefill" if rank < self._settings.ranks else "decode", 1))
 
     def _drain(self, command: DrainWorker) -> None:
-        lead = self._leads[Worker(command.degree, command.base)]
-        lead.draining = command
-        while lead.ahead:
-            returned = lead.ahead.popleft()
-            self._answer(Returned(returned.request, returned.attempt, returned.worker))
-        if lead.running is None:
-            self._drained(lead)
+        self._workers[Worker(command.degree, command.base)].drain(self._now, command)
 
-    def _drained(self, lead: Lead) -> None:
-        assert lead.draining is not None
-        term, operation = lead.draining.term, lead.draining.operation
-        self._answer(Drained(term, operation, lead.worker.degree, lead.worker.base))
+    def drained(self, worker: VirtualWorker) -> None:
+        assert worker.draining is not None
+        term, operation = worker.draining.term, worker.draining.operation
+        self._answer(Drained(term, operation, worker.worker.degree, worker.worker.base))
 
     def _resume(self, command: Resume) -> None:
-        self._leads[Worker(command.degree, command.base)].draining = None
+        self._workers[Worker(command.degree, command.base)].resume()
 
     def _park(self, command: Park) -> None:
         for rank in Worker(command.degree, command.base).ranks:
@@ -219,14 +210,19 @@ class VirtualCluster:
     def _adopt(self, command: AdoptWorker) -> None:
         """All ranks of the worker switch to its geometry, and say so."""
         worker = Worker(command.degree, command.base)
-        for other in [w for w in self._leads if set(w.ranks) & set(worker.ranks)]:
+        for other in [w for w in self._workers if set(w.ranks) & set(worker.ranks)]:
             if self._owned_at_degree and other.degree != worker.degree:
                 self._unsettle(worker)
-            del self._leads[other]
-        self._leads[worker] = Lead(worker)
+            self._retire(self._workers.pop(other))
+        layers, times = self._conditions.layers, self._profile.predicted
+        geometry = Geometry(command.term, command.epoch, worker.ranks, BLOCK_TOKENS, layers, times)
+        self._workers[worker] = VirtualWorker(worker, geometry, self._limits, self)
         for rank in worker.ranks:
             adopted = Adopted(rank, command.term, command.epoch, command.degree)
             self._answer(adopted, self._conditions.switch_s)
+
+    def _retire(self, worker: VirtualWorker) -> None:
+        self._outcome.busy_gpu_s += worker.busy_s * worker.worker.degree
 
     def _unsettle(self, worker: Worker) -> None:
         for rank in worker.ranks:
@@ -241,38 +237,39 @@ class VirtualCluster:
     # --- requests -----------------------------------------------------------------------------
 
     def _submit(self, n: int, arrival: Arrival) -> None:
-        self._chains[n] = chain = self._names.chain(arrival.blocks)
-        self._step(Submit(str(n), 0, arrival.input_tokens, b"".join(chain), 1))
+        names = self._names.chain(arrival.blocks)
+        chain = b"".join(names)
+        self._chains[n] = names, chain
+        self._step(Submit(str(n), 0, arrival.input_tokens, chain, 1))
 
     def _reject(self, command: Reject) -> None:
         self._outcome.ttft_s[int(command.request)] = float("inf")
         self._outcome.ended += 1
 
     def _dispatch(self, command: Dispatch) -> None:
-        lead = self._leads[Worker(command.degree, command.base)]
-        if lead.running is None:
-            self._start(lead, command)
-        else:
-            lead.ahead.append(command)
-
-    def _start(self, lead: Lead, command: Dispatch) -> None:
-        """Look up what is really cached, and run."""
-        lead.running = command
+        worker = self._workers[Worker(command.degree, command.base)]
         n = int(command.request)
-        arrival, degree = self._arrivals[n], command.degree
-        usable = self._conditions.usable_blocks(arrival.input_tokens)
-        chain = self._chains.pop(n)
-        home = self._span(command)
-        blocks = home.leading(chain[:usable])
-        home.pinned = frozenset(chain[:blocks])
-        settle_s = self._settle(home, chain[:blocks]) if self._owned_at_degree else 0.0
-        cached = blocks * BLOCK_TOKENS
-        uncached = arrival.input_tokens - cached
-        service_s = settle_s + arrival.noise * self._profile.actual_s(degree, uncached, cached)
-        outcome = self._outcome
-        outcome.cached_tokens[n], outcome.degree[n] = cached, degree
-        outcome.busy_gpu_s += service_s * degree
-        self._after(service_s, lambda: self._finish(lead, command, chain, cached, service_s))
+        tokens = self._arrivals[n].input_tokens
+        run = VirtualRun(command, *self._chains[n], tokens, worker.geometry)
+        worker.admit(self._now, run)
+
+    def reserve(self, run: VirtualRun) -> None:
+        """Look up what is really cached, and pin it."""
+        n, degree = int(run.dispatch.request), run.dispatch.degree
+        arrival = self._arrivals[n]
+        home = self._span(run.dispatch)
+        blocks = home.leading(run.names[: self._conditions.usable_blocks(arrival.input_tokens)])
+        found = run.names[:blocks]
+        home.pinned[n] = found
+        settle_s = self._settle(home, found) if self._owned_at_degree else 0.0
+        run.cached_tokens = blocks * BLOCK_TOKENS
+        uncached, cached = run.uncached_tokens, run.cached_tokens
+        run.predicted_s = run.geometry.predict_s(uncached, cached)
+        alone_s = self._profile.actual_s(degree, uncached, cached)
+        run.actual_s = settle_s + arrival.noise * alone_s
+        overhead_s = self._profile.predicted.overhead_s(degree)
+        run.overhead_s = arrival.noise * min(overhead_s, alone_s)
+        self._outcome.cached_tokens[n], self._outcome.degree[n] = cached, degree
 
     def _span(self, command: Dispatch) -> VirtualHome:
         """Where the chain of a request lies."""
@@ -289,24 +286,26 @@ class VirtualCluster:
             self._outcome.transfers += 1
         return moved_bytes / self._conditions.link_bytes_s
 
-    def _finish(
-        self, lead: Lead, command: Dispatch, chain: list[bytes], cached: int, service_s: float
-    ) -> None:
-        n, request, attempt = int(command.request), command.request, command.attempt
+    def store(self, run: VirtualRun) -> None:
+        home = self._span(run.dispatch)
+        del home.pinned[int(run.dispatch.request)]
+        self._report(home.use(run.names, self._names.edges))
+
+    def ended(self, run: VirtualRun) -> None:
+        request, attempt = run.dispatch.request, run.dispatch.attempt
+        n = int(request)
+        del self._chains[n]
         self._outcome.ttft_s[n] = self._now - self._arrivals[n].at_s + self._conditions.outside_s
         self._outcome.ended += 1
         self._outcome.span_s = self._now
-        home = self._span(command)
-        self._report(home.use(chain, self._names.edges))
-        home.pinned = frozenset()
-        lead.running = None
-        if lead.ahead:
-            self._start(lead, lead.ahead.popleft())
-        elif lead.draining is not None:
-            self._drained(lead)
-        self._step(PrefillDone(request, attempt, cached, service_s))
+        self._step(PrefillDone(request, attempt, run.cached_tokens, run.elapsed_s))
         self._step(HandedOff(request, attempt))
         self._step(Done(request, attempt))
+
+    def returned(self, run: VirtualRun) -> None:
+        self._span(run.dispatch).pinned.pop(int(run.dispatch.request), None)
+        command = run.dispatch
+        self._answer(Returned(command.request, command.attempt, command.worker))
 
     def _report(self, reports: Sequence[BlocksChanged]) -> None:
         for report in reports:
