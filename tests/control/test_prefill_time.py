@@ -14,6 +14,7 @@ from vertumnusd.control.prefill_time import (
     PrefillTime,
     fit,
     non_negative_least_squares,
+    packed_s,
 )
 
 TRUE = Coefficients(d_s=0.02, a_s=3e-6, b_s=1e-7, c_s=1e-5, alpha_s=1.3e-9)
@@ -35,6 +36,20 @@ def test_a_degree_with_its_own_coefficients_uses_them():
     e = PrefillTime(TRUE, {1: own})
     assert e.predict_s(1, 500, 0) == 1.0
     assert e.predict_s(2, 500, 0) == PrefillTime(TRUE).predict_s(2, 500, 0)
+
+
+def test_a_pack_pays_once_what_every_prefill_costs():
+    """Ê of three requests at degree 2: d once, and the sums of R, P and W."""
+    requests = [(100, 0), (10, 200), (1, 50)]
+    times = PrefillTime(TRUE)
+    together = (
+        0.02
+        + 3e-6 * (100 + 10 + 1)
+        + 1e-7 * (0 + 200 + 50)
+        + (1e-5 * (100 + 10 + 1) + 1.3e-9 * (5050 + 2055 + 51)) / 2
+    )
+    each = [times.predict_s(2, *request) for request in requests]
+    assert packed_s(each, times.overhead_s(2)) == pytest.approx(together)
 
 
 def test_exact_measurements_give_the_coefficients_back():

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from vertumnusd.control.fleet import Worker
+from vertumnusd.control.placement import Wait
 from vertumnusd.control.worker_queue import PAUSING_MAX, Discipline, WorkerQueue
 
 
@@ -49,24 +50,54 @@ def test_there_is_a_limit():
     assert len(dispatched(queue(pausing=True), times)) == PAUSING_MAX
 
 
-def test_what_is_left_of_a_paused_request_is_not_counted_anew():
+def give(worker: WorkerQueue, now_ns: int, number: int, time_s: float):
+    given = request(number)
+    worker.add(given, time_s)
+    worker.dispatch_first(now_ns)
+    return given
+
+
+def test_a_paused_request_is_over_later_by_what_ran_meanwhile():
     worker = queue(pausing=True)
-    long, short = request(0), request(1)
-    worker.add(long, 30.0)
-    worker.dispatch_first(0)
-    worker.add(short, 1.0)
-    worker.dispatch_first(10_000_000_000)
-    worker.remove(short)
-    worker.goes_on(11_000_000_000)
-    assert worker.free_at_ns == 30_000_000_000
+    give(worker, 0, 0, 30.0)
+    short = give(worker, 10_000_000_000, 1, 1.0)
+    worker.finish(11_000_000_000, short)
+    assert worker.free_at_ns == 31_000_000_000
+
+
+def test_of_a_worker_that_was_slow_only_the_longest_may_be_half_done():
+    worker = queue(pausing=True)
+    short = give(worker, 0, 0, 1.0)
+    give(worker, 0, 1, 5.0)
+    give(worker, 0, 2, 4.0)
+    worker.finish(9_000_000_000, short)
+    assert worker.free_at_ns == 13_000_000_000
 
 
 def test_what_was_over_early_lets_the_rest_begin_early():
     worker = queue(pausing=False)
-    first, second = request(0), request(1)
-    for each in (first, second):
-        worker.add(each, 30.0)
-        worker.dispatch_first(0)
-    worker.remove(first)
-    worker.goes_on(20_000_000_000)
+    first, _ = (give(worker, 0, number, 30.0) for number in range(2))
+    worker.finish(20_000_000_000, first)
     assert worker.free_at_ns == 50_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("service_s", "expected"),
+    [
+        pytest.param(1.0, Wait(0.2, 2), id="before both, after a step"),
+        pytest.param(6.0, Wait(5.2, 1), id="between them"),
+        pytest.param(30.0, Wait(35.0, 0), id="behind both"),
+    ],
+)
+def test_where_leads_pause_longer_ones_wait_for_a_request(service_s, expected):
+    worker = queue(pausing=True)
+    for number, time_s in enumerate((30.0, 5.0)):
+        give(worker, 0, number, time_s)
+    assert worker.wait_of(0, 0.0, round(service_s * 1e9)) == expected
+
+
+def test_nobody_is_paused_who_is_sooner_over():
+    worker = queue(pausing=True)
+    give(worker, 0, 0, 30.0)
+    # 1 s of it is left, and to delay it would cost 5 s
+    assert worker.wait_of(29_000_000_000, 0.0, 5_000_000_000) == Wait(1.0, 0)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
-from simple import arrival, conditions, controlled, light
+from simple import PROFILE, arrival, conditions, controlled, light
 
 CLUSTERS = pytest.mark.parametrize("play", [light, controlled])
 
@@ -68,7 +71,7 @@ def test_a_prefix_attracts_a_request_to_a_longer_queue(play):
         arrival(4.5, 2560, 1, 2, 3, 4, 5),  # CP1[0]: 1 + 1 against 5: from 5 to 6
     ]
     outcome = play("2CP1", arrivals, conditions(2, (1,)))
-    assert outcome.ttft_s.tolist() == [4.0, 1.0, 1.5]
+    assert outcome.ttft_s.tolist() == pytest.approx([4.0, 1.0, 1.5])
     assert outcome.cached_tokens.tolist() == [0, 0, 2048]
 
 
@@ -95,8 +98,9 @@ def test_ours_lets_the_shortest_go_first():
         arrival(0.5, 512, 7),  # from 2 to 3
     ]
     chosen = conditions(1, (1,))
-    assert controlled("1CP1", arrivals, chosen, "ours").ttft_s.tolist() == [1.0, 1.9, 6.8, 2.5]
-    assert controlled("1CP1", arrivals, chosen, "paper").ttft_s.tolist() == [1.0, 1.9, 5.8, 6.5]
+    ours, paper = (controlled("1CP1", arrivals, chosen, name) for name in ("ours", "paper"))
+    assert ours.ttft_s.tolist() == pytest.approx([1.0, 1.9, 6.8, 2.5])
+    assert paper.ttft_s.tolist() == pytest.approx([1.0, 1.9, 5.8, 6.5])
 
 
 def test_ours_computes_a_shared_prefix_once():
@@ -108,5 +112,29 @@ def test_ours_computes_a_shared_prefix_once():
         arrival(0.3, 2560, 1, 2, 3, 4, 5),  # from 6 to 7
     ]
     outcome = controlled("1CP1", arrivals, conditions(1, (1,)), "ours")
-    assert outcome.ttft_s.tolist() == [1.0, 1.9, 5.8, 6.7]
+    assert outcome.ttft_s.tolist() == pytest.approx([1.0, 1.9, 5.8, 6.7])
     assert outcome.cached_tokens.tolist() == [0, 0, 0, 2048]
+
+
+def test_ours_pauses_a_long_prefill_for_a_short_one():
+    arrivals = [
+        arrival(0.0, 4096, *range(8)),  # 8 s, of which two steps of 1 s are at the ranks
+        arrival(0.5, 512, 9),  # from 2 to 3
+    ]
+    chosen = replace(conditions(1, (1,)), layers=8, step_s=1.0)
+    played = {name: controlled("1CP1", arrivals, chosen, name) for name in ("ours", "paper")}
+    assert played["ours"].ttft_s.tolist() == pytest.approx([9.0, 2.5])
+    assert played["paper"].ttft_s.tolist() == pytest.approx([8.0, 8.5])
+    assert played["ours"].busy_gpu_s == pytest.approx(9.0)
+
+
+def test_ours_packs_short_requests(tmp_path):
+    profile = tmp_path / "overhead.toml"
+    profile.write_text(Path(PROFILE).read_text().replace("d_s = 0.0", "d_s = 0.5"))
+    arrivals = [arrival(0.1 * n, 512, n) for n in range(4)]  # 1.5 s each; the overhead is 0.5 s
+    chosen = replace(conditions(1, (1,)), profile=str(profile), step_s=4.0)
+    # two steps are at the ranks when the last two come, which then share one
+    ours = controlled("1CP1", arrivals, chosen, "ours")
+    assert ours.ttft_s.tolist() == pytest.approx([1.5, 2.9, 5.3, 5.2])
+    paper = controlled("1CP1", arrivals, chosen, "paper")
+    assert paper.ttft_s.tolist() == pytest.approx([1.5, 2.9, 4.3, 5.7])

@@ -122,7 +122,7 @@ def test_a_reclaim_deletes_what_is_not_pinned():
     wire = Wire()
     chain = wire.chain(1, 2, 3)
     wire.homes[0].use(chain, wire.names.edges)
-    wire.homes[0].pinned = frozenset(chain[:2])
+    wire.homes[0].pinned = {7: chain[:2], 8: chain[:1]}
     wire.transfers.reclaim(Reclaim(1, 0, b"".join(reversed(chain)), (1,)))
     wire.due.pop()[1]()
     (report,) = wire.heard

@@ -9,7 +9,8 @@ those at degree C_min.
 Policy "paper" serves in order of arrival: q_w is the predicted time of the unfinished requests on
 w, and n_w = 0. Policy "ours" lets short requests go first: q_w is what is left of those that w was
 given, and the predicted time of those that go before this one; n_w is how many this one goes
-before, and so delays by s each. Both are computed in ``worker_queue.py``.
+before, and so delays by s each, among them prefills that are paused for it. Both are computed in
+``worker_queue.py``.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from vertumnusd.control.prefill_time import PrefillTime
 class Kind(NamedTuple):
     """Workers of one degree with the same prefix of the request: they differ in q and n alone.
 
-    ``workers``: each with seconds that its q is not below, least first.
+    ``workers``: each with seconds that its q is not below, least first; where leads pause, either
+    it is not, or n is not 0.
     """
 
     degree: int
@@ -64,6 +66,7 @@ class Policy(NamedTuple):
     prefill_time: PrefillTime
     beta: float
     lambda_: float
+    pausing: bool = False  # leads pause prefills for shorter ones
 
     def place(
         self,
@@ -84,7 +87,8 @@ class Policy(NamedTuple):
         for kind in kinds:
             price = self.price(kind.degree, kind.cached_tokens, input_tokens, smallest_degree)
             preferred = min(preferred, (price.own_s, kind.degree))
-            terms = _best_of(kind, price, wait, limit_s, best)
+            most_s = price.service_s if self.pausing else float("inf")
+            terms = _best_of(kind, price, wait, limit_s, best, most_s)
             if terms is not None and (best is None or _rank(terms) < _rank(best)):
                 best = terms
         return best, preferred[1]
@@ -108,15 +112,18 @@ def _best_of(
     wait: Callable[[Worker, float], Wait],
     limit_s: float,
     best: Terms | None,
+    most_s: float,
 ) -> Terms | None:
     """The cheapest worker of a kind, unless it is seen to cost more than ``best``.
 
-    Ends at the first worker that cannot be better, for none behind it can.
+    Ends at the first worker that cannot be better, for none behind it can: of any load it is
+    certain up to ``most_s`` that it adds to J.
     """
     service_s, _, own_s = price
     at_most = float("inf") if best is None else best.cost_s
     found: Terms | None = None
-    for least_s, worker in kind.workers:
+    for load_s, worker in kind.workers:
+        least_s = min(load_s, most_s)
         if least_s > limit_s or least_s + own_s > at_most:
             break
         if found is not None and least_s + own_s >= found.cost_s:

@@ -48,7 +48,7 @@ class Scheduler:
         self.matching = Matching(settings, prefill_time, self.ledger.loads, self.ledger.promised)
         self.slo = SloAccount(settings.slo)
         self._settings = settings
-        self._policy = Policy(prefill_time, settings.beta, settings.lambda_)
+        self._policy = Policy(prefill_time, settings.beta, settings.lambda_, settings.does("pause"))
         self._discipline = self.ledger.discipline
         self._fleet = fleet
         self._dispatcher = Dispatcher(settings, prefill_time, fleet, self.ledger, self.matching)
@@ -330,7 +330,7 @@ class Scheduler:
 
     def _wait_of(self, now_ns: int, request: Request, worker: Worker, service_s: float) -> Wait:
         turn = self._discipline.turn(request, service_s)
-        return self.ledger.queues[worker].wait_of(now_ns, turn)
+        return self.ledger.queues[worker].wait_of(now_ns, turn, nanoseconds(service_s))
 
     def _placed(self, request: Request, terms: Terms) -> Placed:
         return Placed(

@@ -129,6 +129,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_queue_tokens: int  # input tokens of all waiting requests
     max_queue_s: float  # predicted wait before a new request's prefill
     unplaced_wait_s: float  # how long a request waits for any worker to serve
+    step_s: float = 0.2  # predicted length of a lead's steps, between which it pauses
     policy: Literal["paper", "ours"] = "paper"  # the published one, or with every IMPROVEMENT …
     left_out: tuple[Improvement, ...] = ()  # … but for these
     mark_tokens: int = 512  # promises and statistics of prefixes are kept every so many tokens
@@ -195,4 +196,5 @@ _POSITIVE = (
     "max_queue_tokens",
     "max_queue_s",
     "unplaced_wait_s",
+    "step_s",
 )

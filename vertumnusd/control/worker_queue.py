@@ -25,8 +25,8 @@ from vertumnusd.control.request import Request
 from vertumnusd.control.settings import Settings
 
 DISPATCHED_MAX = 2  # the running request and one ahead
-PAUSING_MAX = 12  # where leads pause: four that wait, and a pack of eight
-AHEAD_NS = 400_000_000  # what that pack may take together
+PAUSING_MAX = 12  # where leads pause: four that wait, and a pack of eight …
+AHEAD_STEPS = 2  # … which may take so many steps together
 AGEING = 0.1  # seconds of prefill time that a second of waiting makes up for
 
 
@@ -50,12 +50,16 @@ class Discipline(NamedTuple):
 
     shortest_first: bool
     remaining: bool  # of the dispatched ones counts what is left, else their whole times
-    pausing: bool = False  # the worker runs the shortest of those dispatched first
+    pausing: bool = False  # the worker runs the shortest of those dispatched first …
+    step_ns: int = 200_000_000  # … at a border between steps of this length
 
     @staticmethod
     def of(settings: Settings) -> Discipline:
         return Discipline(
-            settings.does("shortest-first"), settings.does("remaining"), settings.does("pause")
+            settings.does("shortest-first"),
+            settings.does("remaining"),
+            settings.does("pause"),
+            round(settings.step_s * 1e9),
         )
 
     def turn(self, request: Request, service_s: float) -> float:
@@ -101,7 +105,8 @@ class WorkerQueue:
             return len(self.dispatched) < DISPATCHED_MAX
         first_ns = self._times_ns[0]
         ahead_ns = [r.predicted_ns for r in self.dispatched if r.predicted_ns <= first_ns]
-        few = len(ahead_ns) < DISPATCHED_MAX or sum(ahead_ns) + first_ns <= AHEAD_NS
+        pack_ns = AHEAD_STEPS * self.discipline.step_ns
+        few = len(ahead_ns) < DISPATCHED_MAX or sum(ahead_ns) + first_ns <= pack_ns
         return few and len(self.dispatched) < PAUSING_MAX
 
     @property
@@ -112,21 +117,38 @@ class WorkerQueue:
 
     @property
     def load_ns(self) -> int:
-        """No request waits less than until then, or than for so long (see ``Discipline``)."""
+        """No request waits less than until then, or than for so long (see ``Discipline``).
+
+        Where leads pause it may wait less, but then it delays another one.
+        """
         if self.discipline.remaining:
             return self.free_at_ns
         return self.given_ns if self.discipline.shortest_first else self.reserved_ns
 
-    def wait_of(self, now_ns: int, turn: float) -> Wait:
-        """q and n for a request of this turn that arrives now."""
-        ahead_ns = max(0, self.free_at_ns - now_ns) if self.discipline.remaining else self.given_ns
+    def wait_of(self, now_ns: int, turn: float, service_ns: int) -> Wait:
+        """q and n for a request of this turn, and of so long a prefill, that arrives now."""
+        ahead_ns, behind = self._wait_of_given(now_ns, service_ns)
         if not self.waiting:
-            return Wait(ahead_ns / 1e9, 0)
+            return Wait(ahead_ns / 1e9, behind)
         if not self.discipline.shortest_first:
-            return Wait((ahead_ns + self.reserved_ns - self.given_ns) / 1e9, 0)
+            return Wait((ahead_ns + self.reserved_ns - self.given_ns) / 1e9, behind)
         first_behind = bisect(self._turns, turn)
         ahead_ns += sum(self._times_ns[:first_behind])
-        return Wait(ahead_ns / 1e9, len(self._turns) - first_behind)
+        return Wait(ahead_ns / 1e9, behind + len(self._turns) - first_behind)
+
+    def _wait_of_given(self, now_ns: int, service_ns: int) -> tuple[int, int]:
+        """The same, of the dispatched ones alone.
+
+        Where leads pause, longer ones let the request go first, after a step or two. How much of
+        each is left is not known, so it waits for them all if that is less than to delay them.
+        """
+        left_ns = max(0, self.free_at_ns - now_ns) if self.discipline.remaining else self.given_ns
+        if not self.discipline.pausing or left_ns <= self.discipline.step_ns:
+            return left_ns, 0
+        shorter_ns = [r.predicted_ns for r in self.dispatched if r.predicted_ns <= service_ns]
+        ahead_ns = self.discipline.step_ns + sum(shorter_ns)
+        longer = len(self.dispatched) - len(shorter_ns)
+        return (ahead_ns, longer) if ahead_ns + longer * service_ns < left_ns else (left_ns, 0)
 
     # --- requests come and go
 

@@ -426,5 +426,6 @@ def _settings(config: Config, adaptation: ReconfigurationSettings) -> Settings:
         max_queue_tokens=placement.max_queue_tokens,
         max_queue_s=placement.max_queue_s,
         unplaced_wait_s=placement.unplaced_wait_s,
+        step_s=config.rank.step_s,
         reconfiguration=adaptation,
     )

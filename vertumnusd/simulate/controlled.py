@@ -50,6 +50,7 @@ def settings(choice: Choice, conditions: Conditions) -> Settings:
         max_queue_tokens=10**15,
         max_queue_s=NO_LIMIT,
         unplaced_wait_s=NO_LIMIT,
+        step_s=conditions.step_s,
         policy="paper" if published else "ours",
         left_out=choice.left_out,
         reconfiguration=_reconfiguration(choice, conditions),

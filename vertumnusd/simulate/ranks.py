@@ -74,10 +74,15 @@ class VirtualHome:
             first_missing = min(first_missing, start + there * width)
         return first_missing
 
-    def pending_blocks(self, chain: Sequence[bytes]) -> int:
-        """How many of the chain's blocks would have to be settled first."""
-        pending = (rank.pending for rank in self._ranks if rank.pending)
-        return sum(len(blocks.intersection(chain)) for blocks in pending)
+    def settle(self, chain: Sequence[bytes]) -> int:
+        """Settle those of the chain's blocks that are pending, and say how many they were."""
+        settled = 0
+        for rank in self._ranks:
+            if rank.pending:
+                before = len(rank.pending)
+                rank.pending.difference_update(chain)
+                settled += before - len(rank.pending)
+        return settled
 
     def use(self, chain: Sequence[bytes], edges: Mapping[bytes, bytes]) -> list[BlocksChanged]:
         """Store the chain, and report what changed on each rank."""

@@ -88,7 +88,7 @@ class VirtualCluster:
         self._spans: dict[tuple[int, int], VirtualHome] = {}  # of chains that one home cannot hold
         self._names = BlockNames()
         self._chains: dict[int, tuple[list[bytes], bytes]] = {}  # of the requests in the cluster
-        self._limits = StepLimits(conditions.step_s).under(settings)
+        self._limits = StepLimits(settings.step_s).under(settings)
         self._workers: dict[Worker, VirtualWorker] = {}
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
@@ -280,7 +280,7 @@ class VirtualCluster:
 
     def _settle(self, home: VirtualHome, chain: Sequence[bytes]) -> float:
         """Seconds to move the pending blocks of a prefix to where the geometry wants them."""
-        moved_bytes = home.pending_blocks(chain) * self._conditions.block_bytes * MISPLACED_SHARE
+        moved_bytes = home.settle(chain) * self._conditions.block_bytes * MISPLACED_SHARE
         if moved_bytes:
             self._outcome.moved_bytes += moved_bytes
             self._outcome.transfers += 1

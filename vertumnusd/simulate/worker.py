@@ -136,7 +136,9 @@ class VirtualWorker:
         """Give back what has not begun; once the patience is over also what is paused."""
         self._catch_up(now)
         self.draining, self._impatient_at = command, now + command.patience_s
-        self._give_back(now, [run for run in self._runs if not run.begun])
+        self._give_back([run for run in self._runs if not run.begun])
+        self._go_on(now)
+        self._say_drained()
         if self._runs:
             self._host.at(self._impatient_at, lambda: self._lose_patience(command))
 
@@ -146,15 +148,17 @@ class VirtualWorker:
     def _lose_patience(self, command: DrainWorker) -> None:
         if self.draining is command and self._runs:
             self._catch_up(self._impatient_at)
-            self._give_back(self._impatient_at, [run for run in self._runs if run.paused])
+            self._go_on(self._impatient_at)
+            self._say_drained()
 
-    def _give_back(self, now: float, runs: Sequence[VirtualRun]) -> None:
+    def _give_back(self, runs: Sequence[VirtualRun]) -> None:
         for run in runs:
             self._runs.remove(run)
             self._host.returned(run)
-        if not self._runs:
+
+    def _say_drained(self) -> None:
+        if self.draining is not None and not self._runs:
             self._host.drained(self)
-        self._go_on(now)
 
     def _ring(self, alarm: int, now: float) -> None:
         """A step is over, or the run during which the worker slept."""
@@ -165,8 +169,7 @@ class VirtualWorker:
             self._runs.remove(run)
             self._host.store(run)
         self._go_on(now)
-        if self.draining is not None and not self._runs:
-            self._host.drained(self)
+        self._say_drained()
         for run in ended:
             self._host.ended(run)
 
@@ -174,7 +177,9 @@ class VirtualWorker:
 
     def _go_on(self, now: float) -> None:
         """Reserve, issue steps or fall asleep, and wait for the end of what runs."""
-        self._reserve()
+        if self.draining is not None and now >= self._impatient_at:
+            self._give_back([run for run in self._runs if run.paused])
+        self._reserve(now)
         run = self._alone()
         if run is None:
             self._fill(now)
@@ -186,9 +191,12 @@ class VirtualWorker:
             at = max(now, over_at)
             self._host.at(at, partial(self._ring, self._alarms, at))
 
-    def _reserve(self) -> None:
-        for number, run in enumerate(self._runs):
-            if not run.reserved and not any(follows(run, each) for each in self._runs[:number]):
+    def _reserve(self, now: float) -> None:
+        """Before a lead hears that blocks are reserved, it has issued what it could without."""
+        runs = self._runs
+        for number, run in enumerate(runs):
+            if not run.reserved and not any(follows(run, each) for each in runs[:number]):
+                self._fill(now)
                 self._host.reserve(run)
                 run.reserved = True
 
