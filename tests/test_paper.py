@@ -134,10 +134,10 @@ def test_the_published_q_is_the_sum_of_the_unfinished():
 State = tuple[Worker, float, int, int]  # q, cached tokens, n
 
 
-def kinds_of(states: list[State]) -> tuple[list[Kind], Callable[[Worker, float], Wait]]:
+def kinds_of(states: list[State]) -> tuple[list[Kind], Callable[[Worker, float, bool], Wait]]:
     waits = {worker: Wait(queue_s, behind) for worker, queue_s, _, behind in states}
     kinds = [Kind(w.degree, cached, [(queue_s, w)]) for w, queue_s, cached, _ in states]
-    return kinds, lambda worker, service_s: waits[worker]
+    return kinds, lambda worker, *_: waits[worker]
 
 
 def placed(policy: Policy, states: list[State], input_tokens: int = 8) -> Terms:

@@ -14,12 +14,12 @@ HOME_RANKS = 2
 
 
 def naive(
-    loads_ns: dict[Worker, int], prefixes: list[tuple[int, int]], now_ns: int
+    loads_ns: dict[Worker, int], prefixes: list[tuple[int, int, bool]], now_ns: int
 ) -> dict[tuple[int, int], list[tuple[float, Worker]]]:
     kinds: dict[tuple[int, int], list[tuple[int, Worker]]] = {}
     for worker, ns in loads_ns.items():
         homes = worker.homes(HOME_RANKS)
-        cached = [length for mask, length in prefixes if any(mask >> home & 1 for home in homes)]
+        cached = [length for mask, length, _ in prefixes if any(mask >> home & 1 for home in homes)]
         kinds.setdefault((worker.degree, max(cached, default=0)), []).append((ns, worker))
     return {k: [(max(0, ns - now_ns) / 1e9, w) for ns, w in sorted(v)] for k, v in kinds.items()}
 
@@ -42,7 +42,7 @@ def test_every_kind_of_worker_is_in_order(seed):
             loads_ns[worker] = ns
         lengths = sorted(choose.sample(range(1, 9), choose.randrange(4)), reverse=True)
         prefixes = [
-            (sum(1 << home for home in range(0, 16, 2) if choose.random() < 0.3), n)
+            (sum(1 << home for home in range(0, 16, 2) if choose.random() < 0.3), n, False)
             for n in lengths
         ]
         now_ns = choose.randrange(3)

@@ -23,7 +23,7 @@ def place(states: list[State], tokens: int, limit_s: float = 1e9) -> tuple[Terms
     for worker, cached, least_s, _, _ in states:
         kinds[worker.degree, cached].append((least_s, worker))
     offered = [Kind(*kind, sorted(workers)) for kind, workers in kinds.items()]
-    return POLICY.place(offered, tokens, lambda worker, service_s: waits[worker], limit_s)
+    return POLICY.place(offered, tokens, lambda worker, *_: waits[worker], limit_s)
 
 
 def chosen(*states: tuple[Worker, int, float]) -> Worker:

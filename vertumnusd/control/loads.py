@@ -55,22 +55,23 @@ class Loads:
         return any(degree >= least_degree for degree in self._ordered)
 
     def kinds(
-        self, prefixes: Sequence[tuple[int, int]], least_degree: int = 1, now_ns: int = 0
+        self, prefixes: Sequence[tuple[int, int, bool]], least_degree: int = 1, now_ns: int = 0
     ) -> Iterator[Kind]:
         """The workers of each degree and prefix, those with the least load first.
 
-        ``prefixes``: homes (a bit for the first rank of each) and what they have, longest first; a
-        worker has what the best of its homes has. ``now_ns`` if loads are times of the clock.
+        ``prefixes``: homes (a bit for the first rank of each), what they have, and whether that is
+        only promised, longest first; a worker has what the best of its homes has. ``now_ns`` if
+        loads are times of the clock.
         """
         for degree, ordered in self._ordered.items():
             if degree < least_degree:
                 continue
             others = self._bases[degree]
-            for homes, length in (*prefixes, (EVERYWHERE, 0)):
+            for homes, length, promised in (*prefixes, (EVERYWHERE, 0, False)):
                 workers = self._with(homes, degree) & others
                 if workers:
                     others ^= workers
-                    yield Kind(degree, length, _among(ordered, workers, now_ns))
+                    yield Kind(degree, length, _among(ordered, workers, now_ns), promised)
 
     def contains(self, base: int, ranks: int) -> bool:
         """Whether all these ranks are in one worker."""

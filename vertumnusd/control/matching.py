@@ -60,23 +60,22 @@ class Matching:
         inside = [s for s in self._spans if worker.base <= s.base and s.stop <= worker.ranks.stop]
         return {span: self.trie.span_prefix(chain, *span) * block_tokens for span in inside}
 
-    def prefixes(self, request: Request) -> list[tuple[int, int]]:
-        """What is cached or promised: homes (a bit for the first rank of each) and their tokens.
+    def prefixes(self, request: Request) -> list[tuple[int, int, bool]]:
+        """Homes (a bit for the first rank of each), their tokens, and whether these are promised.
 
-        Longest first; what a worker promises is told of its first home.
+        Longest first, of equal ones what is cached; a worker's promise is told of its first home.
         """
-        homes_with = {blocks: homes for homes, blocks in self._cached(request)}
+        homes_with = {(blocks, False): homes for homes, blocks in self._cached(request)}
         if self._promised:
             for workers, marks in self._promised.prefixes(self._usable_marks(request)):
-                blocks = marks * self._stride
-                homes_with[blocks] = homes_with.get(blocks, 0) | workers
+                homes_with[marks * self._stride, True] = workers
         for span in self._spans:
             if self._loads.contains(*span):
                 blocks = self.trie.span_prefix(self._usable_chain(request), *span)
-                homes_with[blocks] = homes_with.get(blocks, 0) | 1 << span.base
+                homes_with[blocks, False] = homes_with.get((blocks, False), 0) | 1 << span.base
         block_tokens = self._settings.block_tokens
-        longest_first = sorted(homes_with.items(), reverse=True)
-        return [(homes, blocks * block_tokens) for blocks, homes in longest_first]
+        longest_first = sorted(homes_with, key=lambda prefix: (-prefix[0], prefix[1]))
+        return [(homes_with[key], key[0] * block_tokens, key[1]) for key in longest_first]
 
     def shared_tokens(self, request: Request, ahead: Request) -> int:
         """What the request will find when the one ahead of it, in the same home, is done."""

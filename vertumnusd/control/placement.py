@@ -32,6 +32,7 @@ class Kind(NamedTuple):
     degree: int
     cached_tokens: int
     workers: Iterable[tuple[float, Worker]]
+    promised: bool = False  # they will have the prefix when those before the request have run
 
 
 class Wait(NamedTuple):
@@ -72,12 +73,13 @@ class Policy(NamedTuple):
         self,
         kinds: Iterable[Kind],
         input_tokens: int,
-        wait: Callable[[Worker, float], Wait],
+        wait: Callable[[Worker, float, bool], Wait],
         limit_s: float = float("inf"),
     ) -> tuple[Terms | None, int]:
         """The cheapest worker, and the preferred degree: the degree of argmin (J − q).
 
-        ``wait`` tells q and n of a worker by s. None if all have a q above ``limit_s``. Equal J:
+        ``wait`` tells q and n of a worker by s, and by whether it counts on a promised prefix. None
+        if all have a q above ``limit_s``. Equal J:
         the shorter queue wins, then the longer prefix, then the smaller (degree, base).
         """
         kinds = list(kinds)
@@ -109,7 +111,7 @@ class Policy(NamedTuple):
 def _best_of(
     kind: Kind,
     price: Price,
-    wait: Callable[[Worker, float], Wait],
+    wait: Callable[[Worker, float, bool], Wait],
     limit_s: float,
     best: Terms | None,
     most_s: float,
@@ -128,7 +130,7 @@ def _best_of(
             break
         if found is not None and least_s + own_s >= found.cost_s:
             break
-        queue_s, behind = wait(worker, service_s)
+        queue_s, behind = wait(worker, service_s, kind.promised)
         delay_s = behind * service_s
         cost_s = queue_s + delay_s + own_s
         if queue_s <= limit_s and (found is None or cost_s < found.cost_s):

@@ -9,6 +9,7 @@ take one more (``dispatcher.py``).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from vertumnusd.control import admission
 from vertumnusd.control.dispatcher import Dispatcher
@@ -318,7 +319,7 @@ class Scheduler:
                     prefixes, least_degree, now_ns if self._discipline.remaining else 0
                 ),
                 request.input_tokens,
-                lambda worker, service_s: self._wait_of(now_ns, request, worker, service_s),
+                partial(self._wait_of, now_ns, request),
                 limit_s,
             )
             if terms is not None:
@@ -328,9 +329,13 @@ class Scheduler:
         self.ledger.wait_at(request, terms.worker, terms.price.service_s)
         return [self._placed(request, terms)] if moved else []
 
-    def _wait_of(self, now_ns: int, request: Request, worker: Worker, service_s: float) -> Wait:
+    def _wait_of(
+        self, now_ns: int, request: Request, worker: Worker, service_s: float, promised: bool
+    ) -> Wait:
+        """A request that counts on blocks of those before it can not go before them."""
         turn = self._discipline.turn(request, service_s)
-        return self.ledger.queues[worker].wait_of(now_ns, turn, nanoseconds(service_s))
+        overtakes_ns = None if promised else nanoseconds(service_s)
+        return self.ledger.queues[worker].wait_of(now_ns, turn, overtakes_ns)
 
     def _placed(self, request: Request, terms: Terms) -> Placed:
         return Placed(

@@ -125,8 +125,11 @@ class WorkerQueue:
             return self.free_at_ns
         return self.given_ns if self.discipline.shortest_first else self.reserved_ns
 
-    def wait_of(self, now_ns: int, turn: float, service_ns: int) -> Wait:
-        """q and n for a request of this turn, and of so long a prefill, that arrives now."""
+    def wait_of(self, now_ns: int, turn: float, service_ns: int | None) -> Wait:
+        """q and n for a request of this turn, and of so long a prefill, that arrives now.
+
+        Without a length it goes behind all that were dispatched.
+        """
         ahead_ns, behind = self._wait_of_given(now_ns, service_ns)
         if not self.waiting:
             return Wait(ahead_ns / 1e9, behind)
@@ -136,14 +139,14 @@ class WorkerQueue:
         ahead_ns += sum(self._times_ns[:first_behind])
         return Wait(ahead_ns / 1e9, behind + len(self._turns) - first_behind)
 
-    def _wait_of_given(self, now_ns: int, service_ns: int) -> tuple[int, int]:
+    def _wait_of_given(self, now_ns: int, service_ns: int | None) -> tuple[int, int]:
         """The same, of the dispatched ones alone.
 
         Where leads pause, longer ones let the request go first, after a step or two. How much of
         each is left is not known, so it waits for them all if that is less than to delay them.
         """
         left_ns = max(0, self.free_at_ns - now_ns) if self.discipline.remaining else self.given_ns
-        if not self.discipline.pausing or left_ns <= self.discipline.step_ns:
+        if not self.discipline.pausing or service_ns is None or left_ns <= self.discipline.step_ns:
             return left_ns, 0
         shorter_ns = [r.predicted_ns for r in self.dispatched if r.predicted_ns <= service_ns]
         ahead_ns = self.discipline.step_ns + sum(shorter_ns)

@@ -26,7 +26,6 @@ from vertumnusd.control.settings import ReconfigurationSettings, Settings
 START_LIMIT_S = 120.0
 END_LIMIT_S = 30.0
 DECODE_KV_TOKENS = 1 << 18  # the longest request must fit, though none decodes
-STEP_S = 0.1  # in the profile's time: an interval at which a long prefill may pause
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +110,7 @@ def _configuration(
         "rank": {
             "device": "paced",
             "pace": pace,
-            "step_s": STEP_S * pace,
-            "max_paused": 0,  # the simulator knows neither pauses …
-            "pack_requests": 1,  # … nor packs
+            "step_s": settings.step_s * pace,
         },
         "adaptation": _slowed(settings.reconfiguration, pace),
     }
