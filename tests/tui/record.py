@@ -2,7 +2,11 @@
 
     python tests/tui/record.py          from the root of the repository
 
-Adaptation is eager here, so that a short recording has splits, merges, copies and reclaims.
+Adaptation is eager here, so that a short recording has splits, merges, copies and reclaims. The
+file is kept as it is: the policy changes, and with it what this makes, but what the goldens are to
+show does not. It needs to be renewed only when the console wants more than it has. Then run this,
+look in ``vertumnusd tui --replay`` for a split and a merge, write when they are into ``screens.py``,
+run that, and look at what git says has changed. ``shots.py`` draws the pictures of the docs.
 """
 
 from __future__ import annotations

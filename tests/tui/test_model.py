@@ -60,7 +60,8 @@ def test_a_node_that_was_restarted_has_another_clock():
     was = model.clock(model.events[-1].t)
     again = FeedSnapshot(1, 5_000.0, 1_000_031.0, CLUSTER, [{**PLACED, "t": 5_000.0}])
     model.apply(again)
-    assert [model.clock(event.t) for event in model.events] == [was, model.clock(5_000.0)]
+    assert [model.clock(event.t) for event in model.events] == [was, was, model.clock(5_000.0)]
+    assert model.events[1].about.label == "restarted"
     model.apply(FeedDelta(2, 5_002.0, {"totals": {"submitted": 4}}))
     samples = model.history.last(60.0)
     assert [sample.t for sample in samples] == [4_979.0, 4_980.0, 5_000.0, 5_002.0]
@@ -111,7 +112,8 @@ def test_nonsense_is_a_feed_error(frame):
 def test_placements_are_kept_for_their_requests():
     model = fed(FeedDelta(8, 11.0, {}, {}, [PLACED]))
     assert model.placements["r1"].cost_s == 0.75
-    assert model.events[-1].about.text.startswith("r1 at CP2[0-1]: 100 tokens, 20 cached")
+    assert model.events[-1].about.text.startswith("at CP2[0-1]: 100 tokens, 20 cached")
+    assert model.events[-1].about.text.endswith("r1")
 
 
 def test_an_unknown_event_is_shown_as_it_is():

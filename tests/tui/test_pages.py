@@ -8,7 +8,7 @@ from vertumnus_tui.details import details
 from vertumnus_tui.dialogs import facts_text
 from vertumnus_tui.model import Model
 from vertumnus_tui.palette import PALETTES
-from vertumnus_tui.panel import LEAST_HEIGHT, LEAST_WIDTH, NAMES, Panel
+from vertumnus_tui.panel import LEAST_HEIGHT, LEAST_WIDTH, NAMES, ORDERS, Panel
 from vertumnus_tui.status import Live, Lost
 from vertumnus_tui.text import length, plain
 
@@ -109,7 +109,8 @@ def test_the_screen_says_that_the_picture_is_old():
     panel.status = Lost("no node at its socket", 2.0)
     title = panel.text(100, 30).splitlines()[0]
     assert "live" not in title
-    assert "no node at its socket; again in 2s" in title
+    assert "not connected, again in 2s" in title
+    assert "no node at its socket" in panel.text(100, 30).splitlines()[2]
     assert "2CP4/4CP2" in title
 
 
@@ -225,3 +226,27 @@ def test_clusters_of_any_size_have_a_map_and_room_for_a_table(workers, degree):
     shown = panel.text(80, 24)
     assert "worker " in shown
     assert "no workers" in shown if not workers else "serving" in shown
+
+
+def test_a_copy_shows_its_kind_phase_and_bytes():
+    panel = panel_at(SPLITS_S, "prefixes")
+    copy = {
+        **{"transfer": 7, "prefix": "c0ffee00", "kind": "fetch", "phase": "installing"},
+        **{"blocks": 4, "source_home": 0, "destination_home": 2, "kv_bytes": 2**20},
+        "deadline": panel.model.t + 65,
+    }
+    geometry = {**panel.model.raw()["geometry"], "block_tokens": 512}
+    more = {"transfers": [copy], "geometry": geometry, "kv_bytes_per_token": 1024}
+    panel.model.show(RecordingLine(panel.model.t, {**panel.model.raw(), **more}), None)
+    row = next(row for row in panel.text(80, 24).splitlines() if "c0ffee00" in row)
+    assert re.search(r"7 +c0ffee00 fetch 0 → 2 +installing ━+╸?─+ +50% +2.0 MiB +1:05", row), row
+
+
+@pytest.mark.parametrize("page", NAMES)
+def test_an_operator_sees_every_order_in_the_last_line(page):
+    wide = panel_at(SPLITS_S, page, admin=True)
+    wide.status = Live()
+    for width in (80, 160):
+        last = wide.text(width, 30).splitlines()[-1]
+        assert all(key in last for key in ORDERS), last
+        assert "…" not in last

@@ -74,21 +74,16 @@ def resample(values: Values, count: int) -> list[float | None]:
 
 
 def plot(values: Values, width: int, height: int, top: float, glyphs: Glyphs) -> list[str]:
-    """A curve between 0 and ``top`` in ``height`` lines, filled down to 0 lightly: dots only."""
+    """An area between 0 and a curve, whose top is ``top``, in ``height`` lines."""
     columns, rows = (2, 4) if glyphs.braille else (1, 1)
     points = resample(values, width * columns)
     lit = [[0] * width for _ in range(height)]
-    before: int | None = None
     for x, value in enumerate(points):
         if value is None:
-            before = None
             continue
-        y = _row(value, top, height * rows)
-        low, high = (y, y) if before is None else sorted((y, before))
-        for dot in range(low, high + 1):
+        for dot in range(_row(value, top, height * rows), height * rows):
             cell = _DOTS[x % 2][dot % rows] if glyphs.braille else 1
             lit[dot // rows][x // columns] |= cell
-        before = y
     draw = _braille if glyphs.braille else _star
     return ["".join(map(draw, row)) for row in lit]
 

@@ -74,9 +74,11 @@ class Transfer(Struct, frozen=True):
     transfer: int
     prefix: str = ""
     blocks: int = 0
-    blocks_done: int | None = None
     source_home: int = 0
     destination_home: int = 0
+    kind: str = ""
+    phase: str = ""
+    kv_bytes: int | None = None
     deadline: float | None = None
 
 
@@ -178,6 +180,7 @@ class Cluster(Struct, frozen=True):
     model: str = ""
     node: str = ""
     unready: str = ""
+    kv_bytes_per_token: int = 0
     geometry: Geometry = Geometry()
     workers: list[Worker] = []
     requests: list[Request] = []
@@ -202,6 +205,10 @@ class Cluster(Struct, frozen=True):
     def homes_of(self, worker: Worker) -> list[Home]:
         ranks = set(worker.ranks)
         return [home for home in self.homes if home.base in ranks]
+
+    def bytes_of(self, transfer: Transfer) -> int:
+        """Of all its blocks; 0 if a block's size is not known."""
+        return transfer.blocks * self.geometry.block_tokens * self.kv_bytes_per_token
 
     def cached_tokens(self, worker: Worker) -> int:
         blocks = sum(home.cached_blocks for home in self.homes_of(worker))

@@ -44,8 +44,9 @@ def _names(names: Any) -> str:
 def _placed(e: Fields) -> Description:
     hit = f", {count(e['cached_tokens'])} cached" if e["cached_tokens"] else ""
     text = (
-        f"{e['request']} at {e['worker']}: {count(e['input_tokens'])} tokens{hit},"
+        f"at {e['worker']}: {count(e['input_tokens'])} tokens{hit},"
         f" q {seconds(e['queue_s'])} s {seconds(e['service_s'])} J {seconds(e['cost_s'])}"
+        f"  {e['request']}"
     )
     return Description("placed", text)
 
@@ -141,6 +142,10 @@ def _rank_down(e: Fields) -> Description:
     return Description("rank down", f"{e['kind']} rank {ranks}: {e['reason']}", "bad")
 
 
+def _restarted(_: Fields) -> Description:
+    return Description("restarted", "the node began anew; what was before is told as it was", "bad")
+
+
 def _refused(e: Fields) -> Description:
     return Description("refused", f"rank {e['rank']} refused {e['command']}", "warn")
 
@@ -165,4 +170,5 @@ _KINDS: dict[str, Callable[[Fields], Description]] = {
     "RankUp": _rank_up,
     "RankDown": _rank_down,
     "Refused": _refused,
+    "NodeRestarted": _restarted,
 }

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from vertumnus_tui.cluster import Request, Worker
 from vertumnus_tui.model import Model
-from vertumnus_tui.numbers import count, percent, seconds
+from vertumnus_tui.numbers import count, percent, seconds, size
 from vertumnusd.messages import Placed
 
 Facts = list[tuple[str, str]]
@@ -114,7 +114,10 @@ def _transfer(model: Model, number: str) -> Facts:
         return []
     return [
         ("prefix", found.prefix),
+        ("kind", found.kind or "-"),
+        ("phase", found.phase or "-"),
         ("blocks", count(found.blocks)),
+        ("copied", f"{size(found.kv_bytes or 0)} of {size(model.cluster.bytes_of(found))}"),
         ("from home", str(found.source_home)),
         ("to home", str(found.destination_home)),
     ]

@@ -17,6 +17,7 @@ from vertumnus_tui.cluster import Cluster, Decision, Request, read
 from vertumnus_tui.describe import Description, describe
 from vertumnus_tui.history import History
 from vertumnus_tui.numbers import duration
+from vertumnus_tui.recent import Recent
 from vertumnusd.messages import (
     ENTRY_NAMES,
     Converted,
@@ -60,6 +61,7 @@ class Model:
         self.wall_s: float | None = None  # Unix time at t = 0
         self.revision = 0  # rises with every change
         self.history = History()
+        self.recent = Recent()
         self.events: deque[Event] = deque(maxlen=EVENTS_KEPT)
         self.conversions: deque[Conversion] = deque(maxlen=OPERATIONS_KEPT)
         self.decisions: deque[tuple[float, Decision]] = deque(maxlen=DECISIONS_KEPT)
@@ -191,6 +193,7 @@ class Model:
         shift_s = before - wall_s
         self.history.shift(shift_s)
         self.running_since.clear()
+        self.recent = Recent()
         self.events = deque(
             (replace(event, t=event.t + shift_s) for event in self.events), EVENTS_KEPT
         )
@@ -198,6 +201,7 @@ class Model:
             (c._replace(t=c.t + shift_s) for c in self.conversions), OPERATIONS_KEPT
         )
         self.decisions = deque(((t + shift_s, d) for t, d in self.decisions), DECISIONS_KEPT)
+        self._happened(self.t + shift_s, "NodeRestarted", {})
 
     def _unseen(self, events: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """A snapshot brings the last events along, also to those who saw them."""
@@ -226,8 +230,12 @@ class Model:
             kind, t = event.get("type"), event.get("t", self.t)
             if not isinstance(kind, str) or not isinstance(t, int | float):
                 raise FeedError("an event has no type or time")
-            self.events.append(Event(next(self._numbers), t, kind, describe(kind, event)))
-            self._remember(t, kind, event)
+            self._happened(t, kind, event)
+
+    def _happened(self, t: float, kind: str, event: dict[str, Any]) -> None:
+        self.events.append(Event(next(self._numbers), t, kind, describe(kind, event)))
+        self.recent.note(t, kind, event)
+        self._remember(t, kind, event)
 
     def _remember(self, t: float, kind: str, event: dict[str, Any]) -> None:
         try:

@@ -2,6 +2,7 @@
 
 ┌ title: model, composition, term, epoch ····· automatic or held, live or lost ┐
 │ tabs                                                                         │
+│ health: what is wrong, if anything is                                        │
 │ page: a head that stays, a body that scrolls                                 │
 └ keys ────────────────────────────────────────────────────────────────────────┘
 """
@@ -11,16 +12,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from vertumnus_tui.alarms import alarms
 from vertumnus_tui.glyphs import ASCII, UNICODE, to_ascii
 from vertumnus_tui.model import Model
 from vertumnus_tui.numbers import duration
 from vertumnus_tui.page import WINDOWS_S, Cursor, Page, View, room_for, screenful
 from vertumnus_tui.pages import cluster, events, history, prefixes, reconfigurations, requests
-from vertumnus_tui.status import Connecting, Replay, Status, show
-from vertumnus_tui.text import Line, Span, cut, line, plain, safe, spread
+from vertumnus_tui.status import Connecting, Lost, Replay, Status, show
+from vertumnus_tui.text import Line, Span, cut, length, line, plain, safe, spread
 
 LEAST_WIDTH, LEAST_HEIGHT = 80, 24
 CHROME = 3  # lines that are not of the page
+ALARMS_SHOWN = 3
 
 PAGES: dict[str, tuple[str, Callable[[Model, View], Page]]] = {
     "cluster": ("Cluster", cluster.page),
@@ -32,6 +35,7 @@ PAGES: dict[str, tuple[str, Callable[[Model, View], Page]]] = {
 }
 NAMES = tuple(PAGES)
 FILTERED = ("requests", "events")
+Key = tuple[str, str, str]  # what is pressed, what it does, the action of a click
 ORDERS = {"S": "split", "M": "merge", "D": "drain", "U": "undrain", "H": "hold", "X": "reclaim"}
 
 
@@ -48,6 +52,7 @@ class Panel:
         self._views = {name: View(glyphs=self.glyphs) for name in NAMES}
         self._cursors = {name: Cursor() for name in NAMES}
         self._size = (LEAST_WIDTH, LEAST_HEIGHT)
+        self._height = LEAST_HEIGHT - CHROME  # of the page
         self._page = Page([])
 
     # --- what is seen
@@ -59,16 +64,17 @@ class Panel:
         self._size = (width, height)
         if not self.model.known:
             return self._drawn(self._nothing(width, height))
+        banner = self._banner()
+        self._height = height - CHROME - len(banner)
         view = self.view
         self._page = PAGES[self.name][1](self.model, view)
         self._settle()
         body = screenful(self._page, self._cursors[self.name], view)
-        return self._drawn([self._title(), self._tabs(), *body, self._footer()])
+        return self._drawn([self._title(), self._tabs(), *banner, *body, self._footer()])
 
     @property
     def view(self) -> View:
-        width, height = self._size
-        return replace(self._views[self.name], width=width, height=height - CHROME)
+        return replace(self._views[self.name], width=self._size[0], height=self._height)
 
     @property
     def selected(self) -> str:
@@ -130,7 +136,7 @@ class Panel:
 
     @property
     def _room(self) -> int:
-        return room_for(self._page, self._size[1] - CHROME)
+        return room_for(self._page, self._height)
 
     def _settle(self) -> None:
         self._cursors[self.name] = self._cursor.settle(self._page, self._room)
@@ -139,19 +145,43 @@ class Panel:
         self._views[self.name] = replace(self._views[self.name], **changes)  # type: ignore[arg-type]
 
     def _title(self) -> Line:
+        """At the left as much as there is room for, the most important first."""
         seen = self.model.cluster
-        left = line(
-            Span(" Vertumnus ", "active"),
-            Span(f" {seen.composition}", "title"),
-            Span("  term ", "dim"),
-            str(seen.term),
-            Span("  epoch ", "dim"),
-            str(seen.epoch),
-            Span(f"  {seen.model}", "dim"),
-            Span(f"  {seen.unready}" if seen.unready else "", "warn"),
-        )
         right = line(self._mode(), Span("  "), show(self.status, self.glyphs), Span(" "))
+        left = line(Span(" Vertumnus ", "active"), Span(f" {seen.composition}", "title"))
+        facts = (("term", seen.term), ("epoch", seen.epoch), ("", seen.model), ("on", seen.node))
+        for name, value in facts:
+            more = line(Span(f"  {name} " if name else "  ", "dim"), str(value))
+            if value == "" or length((*left, *more, *right)) > self._size[0]:
+                break
+            left = (*left, *more)
         return _chrome(spread(left, right, self._size[0]))
+
+    def _banner(self) -> list[Line]:
+        """What is wrong: on the first page some of it, on every other one the gravest."""
+        first = self.name == NAMES[0]
+        found = alarms(self.model, self.status)
+        if not found:
+            return [self._all_well()] if first else []
+        shown = found[: ALARMS_SHOWN if first else 1]
+        left_out = len(found) - len(shown)
+        lines = []
+        for n, alarm in enumerate(shown, 1):
+            title = Span(f"{'  health' if n == 1 else '':<10}", "title")
+            text = Span(f"{alarm.mark} {alarm.text}", alarm.style, f"page:{NAMES[0]}")
+            more = f"  and {left_out} more " if left_out and n == len(shown) else ""
+            lines.append(spread(line(title, text), line(Span(more, "dim")), self._size[0]))
+        return lines
+
+    def _all_well(self) -> Line:
+        seen = self.model.cluster
+        serving = sum(worker.state == "serving" for worker in seen.workers)
+        ranks = sum(len(worker.ranks) for worker in seen.workers)
+        text = f"{ranks} ranks up, {serving} of {len(seen.workers)} workers serve"
+        health = line(
+            Span("  health  ", "title"), Span("+ all well", "good"), Span(f": {text}", "dim")
+        )
+        return cut(health, self._size[0])
 
     def _mode(self) -> Span:
         seen = self.model.cluster.adaptation
@@ -184,23 +214,26 @@ class Panel:
             keys += [("s", "sort", "sort"), ("r", "reverse", "reverse")]
         if self.name in ("history", "cluster"):
             keys.append(("w", "window", "window"))
+        spans, part = _keys(keys), Span(self._part_shown(), "dim")
+        more, short = self._more_keys()
+        if more:
+            whole = (*spans, *_keys(more))
+            spans = whole if length((*whole, part)) <= self._size[0] else (*spans, *_keys([short]))
+        return _chrome(spread(spans, (part,), self._size[0]))
+
+    def _more_keys(self) -> tuple[list[Key], Key]:
+        """Of this kind of source, each by itself, or all in few characters."""
         if isinstance(self.status, Replay):
-            keys += [
-                ("space", "pause", "pause"),
-                ("+ -", "speed", "faster"),
-                ("< >", "seek", "ahead"),
-            ]
-        elif self.admin:
-            keys += [(key, kind, kind) for key, kind in ORDERS.items()]
-        spans: list[Span] = []
-        for key, word, action in keys:
-            spans += [Span(f" {key}", "key", action), Span(f" {word} ", "dim", action)]
-        part = Span(self._part_shown(), "dim")
-        return _chrome(spread(tuple(spans), (part,), self._size[0]))
+            pause, speed, seek = ("space", "pause"), ("+ -", "speed"), ("< >", "seek")
+            keys = [(*pause, "pause"), (*speed, "faster"), (*seek, "ahead")]
+            return keys, ("space + - < >", "replay", "help")
+        orders = [(key, kind, kind) for key, kind in ORDERS.items() if self.admin]
+        return orders, (" ".join(ORDERS), "change", "help")
 
     def _nothing(self, width: int, height: int) -> list[Line]:
-        text = (Span("  "), show(self.status, self.glyphs))
-        return _filled([(), text, (), line("  q quits")], width, height)
+        text = line("  ", show(self.status, self.glyphs))
+        why = self.status.reason if isinstance(self.status, Lost) else ""
+        return _filled([(), text, line(f"  {why}"), (), line("  q quits")], width, height)
 
     def _drawn(self, lines: list[Line]) -> list[Line]:
         """What may go to a terminal."""
@@ -210,6 +243,13 @@ class Panel:
     def text(self, width: int, height: int) -> str:
         """The screen as plain text."""
         return "\n".join(plain(each).rstrip() for each in self.screen(width, height)) + "\n"
+
+
+def _keys(keys: list[Key]) -> Line:
+    spans: list[Span] = []
+    for key, word, action in keys:
+        spans += [Span(f" {key}", "key", action), Span(f" {word} ", "dim", action)]
+    return tuple(spans)
 
 
 def _chrome(spans: Line) -> Line:

@@ -49,7 +49,7 @@ def show(status: Status, glyphs: Glyphs) -> Span:
             how = f", {status.recording}" if status.recording else ""
             return Span(f"{glyphs.live} live{how}", "good")
         case Lost():
-            return Span(f"{glyphs.down} {status.reason}; again in {status.retry_s:.0f}s", "bad")
+            return Span(f"{glyphs.down} not connected, again in {status.retry_s:.0f}s", "bad")
         case Replay():
             how = "paused" if status.paused else f"{status.speed:g}x"
             at = f"{duration(status.at_s)} of {duration(status.length_s)}"

@@ -30,6 +30,11 @@ class Table:
         self._widths = [column.width or max(column.least, left) for column in columns]
         self._width = width
 
+    def width_of(self, title: str) -> int:
+        """Cells of the column with this title."""
+        titles = [column.title for column in self._columns]
+        return self._widths[titles.index(title)]
+
     @property
     def header(self) -> Line:
         titles = (

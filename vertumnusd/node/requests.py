@@ -61,6 +61,7 @@ class Requests:
             "context_tokens": self.model.context_tokens,
             "unready": self.unready,
             "node": gethostname(),
+            "kv_bytes_per_token": self.model.kv_bytes_per_token,
         }
         return {**node, **self._hub.snapshot()}
 

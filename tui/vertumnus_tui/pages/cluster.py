@@ -10,7 +10,7 @@ from typing import NamedTuple
 from vertumnus_tui.bars import bar, gauge, sparkline
 from vertumnus_tui.cluster import Adaptation, Cluster, Worker
 from vertumnus_tui.glyphs import Glyphs
-from vertumnus_tui.model import Model
+from vertumnus_tui.model import Event, Model
 from vertumnus_tui.numbers import count, duration, percent, seconds
 from vertumnus_tui.page import WIDE, Page, View
 from vertumnus_tui.table import Column, Rows, Table
@@ -61,8 +61,8 @@ def page(model: Model, view: View) -> Page:
 
 
 def _lately(model: Model, view: View, room: int) -> list[Line]:
-    """Where there is room: the last events but for placements, of which there are too many."""
-    events = (event for event in reversed(model.events) if event.kind != "Placed")
+    """Where there is room: the last events of which there are not too many."""
+    events = (event for event in reversed(model.events) if _is_rare(event))
     table = Table([Column("lately", 8), Column("", 1), Column("", 11), Column("", 0)], view.width)
     rows = [
         table.row(
@@ -74,6 +74,12 @@ def _lately(model: Model, view: View, room: int) -> list[Line]:
         for event in islice(events, room)
     ]
     return [line(), table.header, *rows] if rows else []
+
+
+def _is_rare(event: Event) -> bool:
+    """Neither one of the placements, nor a window that came to nothing."""
+    came_to_nothing = event.kind == "Decided" and event.about.text.startswith("stay")
+    return event.kind != "Placed" and not came_to_nothing
 
 
 def degree_style(degree: int) -> str:
@@ -163,7 +169,12 @@ def _legend(view: View, left_out: int) -> Line:
         f"  {g.busy} busy  {g.idle} idle  {g.draining} draining  {g.switching} switching"
         f"  {g.down} down"
     )
-    more = f"{left_out} more workers " if left_out else ""
+    brackets = (
+        f"{'brackets: ' * (view.width >= 100)}one worker, its ranks run each request together "
+    )
+    if len(text) + len(brackets) > view.width:
+        brackets = "[ ] one worker "
+    more = f"{left_out} more workers " if left_out else brackets
     return spread(line(Span(text, "dim")), line(Span(more, "dim")), view.width)
 
 
@@ -176,7 +187,7 @@ def demand(model: Model, view: View) -> list[Line]:
     if seen.window_ends_at is None:
         text = "the composition changes on command only"
         return [line(Span("  demand  ", "title"), Span(text, "dim"))]
-    return [_gauge(model, seen, view), _thresholds(seen, view), _next(model, seen, view)]
+    return [_gauge(model, seen, view), _thresholds(seen, view), *_next(model, seen, view)]
 
 
 def _gauge(model: Model, seen: Adaptation, view: View) -> Line:
@@ -207,26 +218,30 @@ def _thresholds(seen: Adaptation, view: View) -> Line:
     return line(" " * 10, Span(text, "dim"))
 
 
-def _next(model: Model, seen: Adaptation, view: View) -> Line:
-    """What the controller would do, and why."""
-    decision = model.cluster.decision
+def _next(model: Model, seen: Adaptation, view: View) -> list[Line]:
+    """What the controller would do, and why: in one line, or where that is too short in two."""
+    what, why = _intention(model, seen, view)
     title = Span("  next    ", "title")
+    if not why:
+        return [line(title, *what)]
+    if len(title.text) + length(what) + 2 + len(why) <= view.width:
+        return [line(title, *what, ": ", why)]
+    return [line(title, *what), line(" " * len(title.text), Span(why, "dim"))]
+
+
+def _intention(model: Model, seen: Adaptation, view: View) -> tuple[Line, str]:
+    decision = model.cluster.decision
     if seen.held_until is not None:
-        text = f"nothing: held for {duration(seen.held_until - model.t)} more"
-        return line(title, Span(text, "warn"))
+        left = duration(seen.held_until - model.t)
+        return line(Span(f"nothing: held for {left} more", "warn")), ""
     if decision is None:
-        return line(title, Span("the first window has not ended", "dim"))
-    held = f"{min(decision.held, seen.hold_windows)} of {seen.hold_windows} windows"
+        return line(Span("the first window has not ended", "dim")), ""
     if seen.next is None:
-        verb = "stay" if decision.signal == "stay" else f"no {decision.signal} is possible"
-        return line(title, Span(verb, "good"), f": {decision.reason}")
-    arrow = view.glyphs.arrow
-    before, after = (" ".join(n) for n in (seen.next.before, seen.next.after))
-    return line(
-        title,
-        Span(seen.next.kind, "warn"),
-        f" {before} {arrow} {after}: {decision.reason}, {held}",
-    )
+        return line(Span("stay", "good")), decision.reason
+    before, after = (" ".join(names) for names in (seen.next.before, seen.next.after))
+    change = f" {before} {view.glyphs.arrow} {after}"
+    held = f"{min(decision.held, seen.hold_windows)} of {seen.hold_windows} windows"
+    return line(Span(seen.next.kind, "warn"), change), f"{decision.reason}, {held}"
 
 
 # --- figures
@@ -249,7 +264,7 @@ def _figures(model: Model, view: View) -> list[Line]:
         samples = model.history.last(view.window_s)
         spark = sparkline([sample.queue_s for sample in samples], 40, view.glyphs)
         first = (*first, Span("   queue ", "dim"), Span(spark, "plot"))
-    reasons = f" ({why})" if why else ""
+    reasons = f" (for: {why})" if why else ""
     used = 1 - _free_share(cluster)
     second = (
         *_pairs([("waiting", f"{waiting.requests}{reasons}")]),
@@ -283,8 +298,8 @@ def _columns(view: View) -> list[Column]:
         Column("state", 9),
         Column("queue s", _bar_width(view) + 7, ">"),
         Column("wait", 4, ">"),
-        Column("running", 0, least=8),
-        Column("progress", _bar_width(view) + 6),
+        Column("running", 10 + max(0, view.width - 80) // 3),
+        Column("progress", 0),
         Column("cached", 6, ">"),
         Column("hit", 4, ">"),
     ]
@@ -310,7 +325,7 @@ def _worker(
         _queue(worker, longest_s, view),
         Span(str(worker.waiting), "warn" if worker.blocked else ""),
         name or Span("-", "dim"),
-        progress(model.progress(name) if name else None, _bar_width(view) + 6, view.glyphs),
+        progress(model.progress(name) if name else None, table.width_of("progress"), view.glyphs),
         count(cluster.cached_tokens(worker)),
         percent(worker.hit_rate),
     ]

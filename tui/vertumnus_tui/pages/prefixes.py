@@ -5,7 +5,7 @@ from __future__ import annotations
 from vertumnus_tui.bars import bar
 from vertumnus_tui.cluster import Cluster, Home, Prefix, Transfer
 from vertumnus_tui.model import Model
-from vertumnus_tui.numbers import count, percent, seconds, size
+from vertumnus_tui.numbers import count, duration, percent, seconds, size
 from vertumnus_tui.page import Page, View
 from vertumnus_tui.table import Column, Table
 from vertumnus_tui.text import Line, Span, line
@@ -95,31 +95,35 @@ def _transfers(model: Model, view: View) -> list[Line]:
         return []
     columns = [
         Column("transfer", 8),
-        Column("prefix", 9),
-        Column("homes", 12),
-        Column("blocks", 7, ">"),
-        Column("progress", 24),
-        Column("", 0),
+        Column("prefix", 8),
+        Column("kind", 5),
+        Column("homes", 8),
+        Column("phase", 10),
+        Column("copied", 0, least=12),
+        Column("of", 8, ">"),
+        Column("left", 5, ">"),
     ]
     table = Table(columns, view.width)
     return [table.header, *(_transfer(model, each, view, table) for each in transfers)]
 
 
 def _transfer(model: Model, transfer: Transfer, view: View, table: Table) -> Line:
-    done = transfer.blocks_done
-    arrow = view.glyphs.arrow
-    left = "" if transfer.deadline is None else f"{seconds(transfer.deadline - model.t)} s left"
-    share = None if done is None or not transfer.blocks else done / transfer.blocks
-    shown = line(Span("under way", "dim"))
+    whole, arrow = model.cluster.bytes_of(transfer), view.glyphs.arrow
+    share = transfer.kv_bytes / whole if whole and transfer.kv_bytes is not None else None
+    left = transfer.deadline - model.t if transfer.deadline is not None else None
+    width = max(12, view.width - 72)
+    copied: Line = line(Span("under way", "dim"))
     if share is not None:
-        shown = (*bar(share, 17, view.glyphs), Span(f" {percent(share)}"))
+        copied = (*bar(share, width - 6, view.glyphs), Span(f" {percent(min(1.0, share)):>5}"))
     return table.row(
         str(transfer.transfer),
         Span(transfer.prefix, "accent"),
+        transfer.kind or "-",
         f"{transfer.source_home} {arrow} {transfer.destination_home}",
-        count(transfer.blocks),
-        shown,
-        Span(left, "dim"),
+        Span(transfer.phase or "-", "dim" if transfer.phase == "queued" else ""),
+        copied,
+        size(whole) if whole else f"{count(transfer.blocks)} bl.",
+        duration(left) if left is not None else "-",
     )
 
 
