@@ -5,8 +5,9 @@
 Adaptation is eager here, so that a short recording has splits, merges, copies and reclaims. The
 file is kept as it is: the policy changes, and with it what this makes, but what the goldens are to
 show does not. It needs to be renewed only when the console wants more than it has. Then run this,
-look in ``vertumnusd tui --replay`` for a split and a merge, write when they are into ``screens.py``,
-run that, and look at what git says has changed. ``shots.py`` draws the pictures of the docs.
+look in ``vertumnusd tui --replay`` for a split and a merge, write when they are into
+``screens.py``, run that, and look at what git says has changed. ``shots.py`` draws the pictures of
+``docs/console/``.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from html import escape
+from itertools import groupby
 from pathlib import Path
 
 from rich.style import Style
@@ -62,6 +63,9 @@ def _span(x: int, y: int, span: Span) -> Iterator[str]:
             f'<rect x="{left:.1f}" y="{top:g}" width="{width:.1f}" height="{LINE:g}"'
             f' fill="{paper}"/>'
         )
+    if any(_is_braille(character) for character in span.text):
+        yield f'<path fill="{ink}" d="{_area(left, top, span.text)}"/>'
+        return
     text = span.text.strip()
     if text:
         left += (len(span.text) - len(span.text.lstrip())) * CELL
@@ -71,6 +75,29 @@ def _span(x: int, y: int, span: Span) -> Iterator[str]:
             f' lengthAdjust="spacingAndGlyphs" fill="{ink}"{bold} xml:space="preserve">'
             f"{escape(text)}</text>"
         )
+
+
+def _is_braille(character: str) -> bool:
+    return 0x2800 <= ord(character) < 0x2900
+
+
+def _area(left: float, top: float, text: str) -> str:
+    """Braille as it is meant, since few fonts have it: where a curve's dots are, an area."""
+    dots = [ord(character) - 0x2800 if _is_braille(character) else 0 for character in text]
+    columns = [
+        tuple(cell & bit != 0 for bit in bits)
+        for cell in dots
+        for bits in ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
+    ]
+    path, x = "", left
+    for column, alike in groupby(columns):
+        width = len(list(alike)) * CELL / 2
+        lit = [row for row, dot in enumerate(column) if dot]
+        if lit:
+            y, height = top + lit[0] * LINE / 4, (lit[-1] - lit[0] + 1) * LINE / 4
+            path += f"M{x:.1f} {y:.1f}h{width:.1f}v{height:.1f}h{-width:.1f}z"
+        x += width
+    return path
 
 
 def _colours(style: Style) -> tuple[str, str]:
