@@ -4,8 +4,8 @@ A Mooncake trace as the argument, else a generated load with the statistics of t
 trace. Timed is one ``Submit`` to the controller, given the block hashes: admission, the longest
 prefix at every home, J over all workers, the reservation, and, where the worker is free, the
 dispatch that follows, with the statistics of Algorithm 1. Between submissions, and not timed, the
-oldest requests finish and ranks report their blocks, so that caches and queues are those of a
-busy cluster.
+oldest requests finish, prefixes are fetched, and ranks report their blocks, so that caches and
+queues are those of a busy cluster.
 
 The peer is ``ai-dynamo-runtime`` in a process of its own, by ``--peer PYTHON`` with an interpreter
 that has it: ``select`` among 64 workers, given the same hashes, which neither reserves nor counts
@@ -29,7 +29,7 @@ from harness import median, result, say
 from peer import arguments_of, peer
 
 from vertumnusd.control.controller import Controller, Settings
-from vertumnusd.control.settings import ReplicationSettings
+from vertumnusd.control.settings import FetchSettings, ReplicationSettings
 from vertumnusd.layout import owned_blocks, rotation
 from vertumnusd.messages import (
     HASH_BYTES,
@@ -43,6 +43,8 @@ from vertumnusd.messages import (
     HandedOff,
     PrefillDone,
     RankUp,
+    Replicate,
+    Replicated,
     Seated,
     Submit,
 )
@@ -69,6 +71,7 @@ SETTINGS = Settings(
     max_queue_s=1e9,
     unplaced_wait_s=60.0,
     replication=ReplicationSettings(enabled=True),
+    fetch=FetchSettings(token_s=4e-6),
 )
 
 PEER = """
@@ -146,7 +149,7 @@ class Cluster:
         before = time.perf_counter()
         commands = self.controller.step(0.0, submit)
         elapsed_s = time.perf_counter() - before
-        self._dispatched.extend(c for c in commands if isinstance(c, Dispatch))
+        self._obey(commands)
         return elapsed_s
 
     def _finish_oldest(self) -> None:
@@ -171,8 +174,16 @@ class Cluster:
 
     def _step(self, event: ControlEvent) -> list[ControlCommand]:
         commands = self.controller.step(0.0, event)
-        self._dispatched.extend(c for c in commands if isinstance(c, Dispatch))
+        self._obey(commands)
         return commands
+
+    def _obey(self, commands: list[ControlCommand]) -> None:
+        """Prefixes are fetched at once."""
+        self._dispatched.extend(c for c in commands if isinstance(c, Dispatch))
+        for command in commands:
+            if isinstance(command, Replicate):
+                self._report(command.destination_home, command.chain)
+                self._step(Replicated(command.transfer))
 
 
 def main() -> int:

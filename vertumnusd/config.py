@@ -17,7 +17,7 @@ import msgspec
 
 from vertumnusd.control.fleet import parse_composition
 from vertumnusd.control.prefill_time import PrefillTime
-from vertumnusd.control.settings import ReconfigurationSettings
+from vertumnusd.control.settings import ReconfigurationSettings, ReplicationSettings
 from vertumnusd.profile_file import ProfileFile, read_profile
 
 CPU, CUDA, PACED = "cpu", "cuda", "paced"
@@ -80,6 +80,16 @@ class PlacementConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_queue_tokens: int = 1_000_000
     max_queue_s: float = 600.0
     unplaced_wait_s: float = 60.0  # a request without any worker to go to waits this long
+    fetch: bool = True  # prefixes of other homes, where copying costs less than computing
+    fetch_bytes_per_s: float = 1e9  # into one rank
+
+
+class ReplicationConfig(ReplicationSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Algorithms 1 and 2, and the copies that nobody waits for."""
+
+    enabled: bool = True
+    running: int = 4  # copies on the way at once …
+    bytes_per_s: float = 30e6  # … and what they bring to one rank
 
 
 class RankConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -113,6 +123,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     placement: PlacementConfig = PlacementConfig()
     rank: RankConfig = RankConfig()
     adaptation: ReconfigurationSettings = ReconfigurationSettings()
+    replication: ReplicationConfig = ReplicationConfig()
 
     @property
     def home_ranks(self) -> int:
@@ -272,6 +283,7 @@ def _check_numbers(require: Any, config: Config) -> None:
         ("placement.max_queue_tokens", placement.max_queue_tokens),
         ("placement.max_queue_s", placement.max_queue_s),
         ("placement.unplaced_wait_s", placement.unplaced_wait_s),
+        ("placement.fetch_bytes_per_s", placement.fetch_bytes_per_s),
         ("rank.pace", rank.pace),
         ("rank.step_s", rank.step_s),
         ("rank.pack_requests", rank.pack_requests),

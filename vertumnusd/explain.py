@@ -19,10 +19,14 @@ def explain(entries: Sequence[Entry]) -> list[str]:
 
 
 def _placed(e: Entry) -> list[str]:
-    own_s = e["cost_s"] - e["queue_s"] - e["gpu_price_s"]
+    own_s = e["cost_s"] - e["queue_s"] - e["fetch_s"] - e["delay_s"] - e["gpu_price_s"]
+    fetched = e["transfer"] is not None
+    copy = [f"a part of its prefix comes with copy {e['transfer']}, begun now"] if fetched else []
     return [
         f"placed on {e['worker']}: J = {e['cost_s']:.3f} s",
-        f"= queue {e['queue_s']:.3f} + β·Ê {own_s:.3f} + price of devices {e['gpu_price_s']:.3f}",
+        f"= queue {e['queue_s']:.3f} + copy beyond it {e['fetch_s']:.3f} + delay of others"
+        f" {e['delay_s']:.3f} + β·Ê {own_s:.3f} + price of devices {e['gpu_price_s']:.3f}",
+        *copy,
         f"Ê = {e['service_s']:.3f} s for {e['input_tokens'] - e['cached_tokens']} uncached tokens"
         f" behind {e['cached_tokens']} cached ones at degree {e['degree']};"
         f" preferred degree {e['preferred_degree']}",

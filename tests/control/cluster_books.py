@@ -24,6 +24,7 @@ from vertumnusd.messages import (
     Adopted,
     AdoptWorker,
     BlocksChanged,
+    CancelTransfer,
     ControlCommand,
     ControlEvent,
     Converted,
@@ -89,6 +90,9 @@ class Books:
         self.draining: dict[str, DrainWorker] = {}  # exposed workers
         self.drained: set[str] = set()  # … whose leads said so
         self.transfers: dict[int, tuple[Replicate, float]] = {}  # and their deadlines
+        self.cancelled: set[int] = set()  # of these
+        self.parked_at: dict[int, int] = {}  # by rank: the epoch of its last Park
+        self.fetching: dict[str, tuple[str, int]] = {}  # where a request waits for which copy
         self.reclaims: list[Reclaim] = []
         self.now = 0.0
         self.converting: dict[int, Converting] = {}
@@ -203,6 +207,12 @@ class Books:
                 assert command.worker not in self.draining
                 assert not self.clients[command.request].ends
                 assert command.request not in self.runs
+                self._fetch(command)
+            case CancelTransfer():
+                assert command.transfer in self.transfers
+                assert command.transfer not in self.cancelled
+                assert command.transfer not in self._awaited()
+                self.cancelled.add(command.transfer)
             case Dispatch():
                 self._dispatch(command)
             case Reject():
@@ -221,11 +231,11 @@ class Books:
     def _adopt(self, command: AdoptWorker) -> None:
         worker = Worker(command.degree, command.base)
         self._take_epoch(command)
-        assert all(self.pools[rank].up for rank in worker.ranks)
+        ranks = worker.ranks
+        assert all(self.pools[rank].up for rank in ranks)
         if any(worker.name in c.after for c in self.converting.values()):
-            assert not any(
-                isinstance(a, Parked) and a.rank in worker.ranks for a in self.unacknowledged
-            )
+            parks = [a for a in self.unacknowledged if isinstance(a, Parked)]
+            assert not any(a.epoch == self.parked_at.get(a.rank) for a in parks if a.rank in ranks)
         self.adopting[worker] = command
         for rank in worker.ranks:
             self.unacknowledged.append(Adopted(rank, 1, command.epoch, worker.degree))
@@ -236,6 +246,7 @@ class Books:
         if not self._unacknowledged(command.epoch):
             self._take_epoch(command)
         for rank in worker.ranks:
+            self.parked_at[rank] = command.epoch
             self.unacknowledged.append(Parked(rank, 1, command.epoch))
 
     def _take_epoch(self, command: AdoptWorker | Park) -> None:
@@ -254,6 +265,25 @@ class Books:
         assert set(path[: command.first_block]) <= self._held(command.destination_home)
         assert path[command.first_block] not in self._held(command.destination_home)
         self.transfers[command.transfer] = command, self.now + command.deadline_s
+
+    def _fetch(self, placed: Placed) -> None:
+        """A copy that a request waits for is told with its placement, or was before."""
+        self.fetching.pop(placed.request, None)
+        if placed.transfer is not None:
+            self.fetching[placed.request] = placed.worker, placed.transfer
+
+    def _awaited(self) -> set[int]:
+        """The copies that somebody waits for, at a worker that serves."""
+        serving = self.exposed.keys() - self.draining.keys()
+        return {
+            number
+            for request, (worker, number) in self.fetching.items()
+            if worker in serving and not self.clients[request].ends
+        }
+
+    def _is_under_way(self, number: int) -> bool:
+        under_way = number in self.transfers and number not in self.cancelled
+        return under_way and self.now < self.transfers[number][1]
 
     def _reclaim(self, command: Reclaim) -> None:
         """Nothing that is used, copied, or followed by what is kept; children go first."""
@@ -315,6 +345,8 @@ class Books:
         assert dispatch.attempt == client.submit.attempt
         assert self.exposed[dispatch.worker].epoch == dispatch.epoch
         assert dispatch.worker not in self.draining
+        worker, number = self.fetching.pop(dispatch.request, ("", 0))
+        assert worker != dispatch.worker or not self._is_under_way(number)
         run = Run(dispatch, client.submit)
         self._check_prediction(run)
         self._check_decode_blocks(run)
@@ -387,11 +419,12 @@ class Books:
             assert len(unfinished) <= most
             assert sorted(view["running"]) == sorted(run.submit.request for run in unfinished)
             assert view["queue_s"] >= predicted_s - 1e-6
-            assert view["waiting"] or view["queue_s"] <= predicted_s + 1e-6
+            queued = view["waiting"] or view["fetching"]
+            assert queued or view["queue_s"] <= predicted_s + 1e-6
             assert (view["state"] in ("serving", "draining")) == (view["name"] in self.exposed)
             assert (view["state"] == "draining") == (view["name"] in self.draining)
             assert view["name"] in self.exposed or all(r.stage == "decoding" for r in there)
-            assert view["state"] == "serving" or not view["waiting"]
+            assert view["state"] == "serving" or not queued
 
     def _check_homes(self, live: list[Run]) -> None:
         for home in range(0, self.settings.ranks, self.settings.home_ranks):

@@ -16,7 +16,7 @@ from scenario import PREFILL_TIME, blocks, settings
 
 from vertumnusd.control.controller import Controller, IllegalEvent, Settings
 from vertumnusd.control.fleet import Worker, lattice, parts
-from vertumnusd.control.settings import ReconfigurationSettings, ReplicationSettings
+from vertumnusd.control.settings import FetchSettings, ReconfigurationSettings, ReplicationSettings
 from vertumnusd.messages import (
     Abort,
     BlocksChanged,
@@ -80,7 +80,7 @@ class World:
             max_queue_tokens=choose((300, 2000)),
             max_queue_s=choose((3.0, 30.0)),
             unplaced_wait_s=5.0,
-            policy=choose(("paper", "ours")),
+            policy=choose(("paper", "ours", "ours")),
             replication=ReplicationSettings(
                 enabled=choose((True, False)),
                 scan_s=2.0,
@@ -89,6 +89,12 @@ class World:
                 reclaim_accesses=0.4,
                 reclaim_above=0.1,
                 transfer_deadline_s=choose((4.0, 40.0)),
+            ),
+            fetch=FetchSettings(
+                token_s=choose((0.0, 1e-4, 1e-4, 1e-4)),
+                latency_s=choose((0.0, 0.05)),
+                max_running=choose((1, 4)),
+                deadline_s=choose((1.0, 40.0)),
             ),
             reconfiguration=ReconfigurationSettings(
                 automatic=choose((True, False)),
@@ -108,7 +114,8 @@ class World:
 
     def play(self, actions: int) -> None:
         kinds = (
-            *[self.submit] * 7,
+            *[self.submit] * 6,
+            *[self.submit_again] * 2,
             *[self.progress] * 12,
             *[self.acknowledge] * 8,
             *[self.rank_up, self.finish_drain] * 4,
@@ -161,8 +168,18 @@ class World:
         choose = self.random.choice
         tokens = choose((1, 9, 10, 25, 50, 80, 119, 120, 130))
         path = "".join(self.random.choices("ab", k=3)).ljust(tokens // 10, "c")[: tokens // 10]
+        self._submit(tokens, b"".join(blocks(path)), choose((0, 1, 2, 20, 60)))
+
+    def submit_again(self) -> None:
+        """Several want what one wanted before."""
+        if self.books.clients:
+            before = self.random.choice(list(self.books.clients.values())).submit
+            for _ in range(self.random.choice((2, 4))):
+                self._submit(before.input_tokens, before.chain, before.max_new_tokens)
+
+    def _submit(self, tokens: int, chain: bytes, max_new_tokens: int) -> None:
         name = f"r{len(self.books.clients)}"
-        submit = Submit(name, 0, tokens, b"".join(blocks(path)), choose((0, 1, 2, 20, 60)))
+        submit = Submit(name, 0, tokens, chain, max_new_tokens)
         self.books.clients[name] = Client(submit)
         self.happen(submit)
 
@@ -240,7 +257,8 @@ class World:
             return
         number = self.random.choice(sorted(books.transfers))
         command, deadline = books.transfers.pop(number)
-        if self.now > deadline or self.random.random() < 0.2:
+        cancelled = number in books.cancelled and self.random.random() < 0.7  # or it was too late
+        if cancelled or self.now > deadline or self.random.random() < 0.2:
             self.happen(TransferFailed(number, "no room"))
             return
         path = list(enumerate(split(command.chain)))
@@ -298,7 +316,8 @@ class World:
         commands = self.controller.tick(self.now)
         due = deadline is not None and deadline <= self.now
         assert due or not commands
-        assert commands or not due or self.settings.replication.enabled
+        silent = self.settings.replication.enabled or self.settings.fetch.token_s
+        assert commands or not due or silent
         if commands:
             self.books.refused.clear()
         for command in commands:

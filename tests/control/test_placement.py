@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vertumnusd.control.fleet import Worker
-from vertumnusd.control.placement import Kind, Policy, Terms, Wait
+from vertumnusd.control.placement import Kind, Longer, Policy, Terms, Wait
 from vertumnusd.control.prefill_time import Coefficients, PrefillTime
 
 # Ê_C(R, P) = R / C
@@ -50,6 +50,50 @@ def test_a_queue_above_the_limit_is_never_chosen():
     long = Worker(1, 0), 8, 5.0, 5.0, 0
     assert place([long, (Worker(1, 1), 0, 0.0, 4.0, 9)], 8, 4.5)[0].worker == Worker(1, 1)
     assert place([long], 8, 4.5)[0] is None
+
+
+def fetched(states: list[State], longer: Longer) -> Terms | None:
+    """Of 8 tokens."""
+    plain, _ = place(states, 8)
+    assert plain is not None
+    waits = {worker: Wait(queue_s, behind) for worker, _, _, queue_s, behind in states}
+    kinds = [Kind(w.degree, cached, [(least_s, w)]) for w, cached, least_s, _, _ in states]
+    return POLICY.place_fetching(
+        lambda degree: [kind for kind in kinds if kind.degree == degree],
+        sorted({kind.degree for kind in kinds}),
+        8,
+        lambda worker, *_: waits[worker],
+        1e9,
+        longer,
+        plain,
+    )
+
+
+HOLDER = (Worker(1, 0), 6, 7.0, 7.0, 0)  # J = 7 + 2
+
+
+def test_a_fetch_costs_what_it_takes_beyond_the_queue():
+    longer = Longer(tokens=6, token_s=0.5, copy_s=1.0)
+    # without: 8 s. With: 4 of 6 tokens are copied in 1 + 2 s, behind 1 s of queue; then 2 s
+    terms = fetched([HOLDER, (Worker(1, 1), 2, 1.0, 1.0, 0)], longer)
+    assert terms is not None
+    assert (terms.worker, terms.cost_s, terms.fetch_s) == (Worker(1, 1), 3.0 + 2.0, 2.0)
+    assert terms.kind.cached_tokens == 6
+    # behind 4 s of queue it costs nothing
+    terms = fetched([HOLDER, (Worker(1, 1), 2, 4.0, 4.0, 0)], longer)
+    assert terms is not None
+    assert (terms.cost_s, terms.fetch_s) == (4.0 + 2.0, 0.0)
+    # whom it delays, it delays by the shorter time
+    terms = fetched([HOLDER, (Worker(1, 1), 2, 1.0, 1.0, 1)], longer)
+    assert terms is not None
+    assert terms.cost_s == 3.0 + 2.0 + 2.0
+
+
+def test_a_fetch_that_saves_nothing_is_none():
+    # 1 + 6 s of copying and 2 s, against 8 s of computing; and at the holder itself
+    slow = Longer(tokens=6, token_s=1.0, copy_s=1.0)
+    assert fetched([HOLDER, (Worker(1, 1), 0, 0.0, 0.0, 0)], slow) is None
+    assert fetched([HOLDER], Longer(tokens=6, token_s=0.0, copy_s=0.0)) is None
 
 
 seconds = st.sampled_from([0.0, 1.0, 2.5, 4.0])

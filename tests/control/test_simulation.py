@@ -10,8 +10,10 @@ from cluster_books import split
 from cluster_world import World
 
 from vertumnusd.control import worker_queue
+from vertumnusd.control.copies import Copies
 from vertumnusd.control.decode_pools import DecodePools
 from vertumnusd.control.dispatcher import Dispatcher
+from vertumnusd.control.fetching import Fetching
 from vertumnusd.control.fleet import Fleet
 from vertumnusd.control.homes import Homes, Span
 from vertumnusd.control.ledger import Ledger
@@ -21,6 +23,7 @@ from vertumnusd.control.reconfig import Operations
 from vertumnusd.control.replication import Replication
 from vertumnusd.control.request import Stage
 from vertumnusd.control.scheduler import Scheduler
+from vertumnusd.control.worker_queue import WorkerQueue
 from vertumnusd.messages import BlocksChanged
 
 ACTIONS = 200
@@ -152,6 +155,22 @@ def _overlook(ledger, queue):
         ledger.loads.change(queue.worker, queue.load_ns)
 
 
+def _go_on_at_once(fetching, honest=Fetching.settle):
+    for request in {r for requests in fetching._waiting.values() for r in requests}:
+        if request.stage is Stage.FETCHING:
+            fetching._ledger.fetched(request)
+    return honest(fetching)
+
+
+def _wait_for_lost_copies(fetching, honest=Fetching.settle):
+    under_way = {number for number in fetching._waiting if number in fetching._copies}
+    return honest(fetching) if under_way == set(fetching._waiting) else []
+
+
+def _only_the_last(fetching, request, number, honest=Fetching._waits):
+    return request is fetching._waiting[number][-1] and honest(fetching, request, number)
+
+
 MUTANTS = {
     "overlook a queue in which something waits": mutant(Ledger, "_note", _overlook),
     "accept an old attempt": mutant(Ledger, "current", _any_attempt),
@@ -186,9 +205,17 @@ MUTANTS = {
     "publish before the install": mutant(Replication, "_replicate", _publish_at_once),
     "reclaim what is in use": mutant(Replication, "_needed_at", lambda *_: set()),
     "reclaim what a kept block needs": mutant(PrefixNodes, "kept_behind", lambda *_: set()),
-    "keep the room of a transfer": mutant(Replication, "ended", lambda r, n: r.transfers.pop(n, 0)),
+    "keep the room of a transfer": mutant(
+        Copies, "ended", lambda copies, n: copies._transfers.pop(n, 0)
+    ),
     "copy to a home that has no room": mutant(Homes, "fits", lambda *_: True),
-    "wait for the transfers of a lost home": mutant(Replication, "lose", nothing),
+    "wait for the transfers of a lost home": mutant(Copies, "lose", nothing),
+    "dispatch before the prefix is there": mutant(Fetching, "settle", _go_on_at_once),
+    "wait for a copy that is over": mutant(Fetching, "settle", _wait_for_lost_copies),
+    "forget one of those that wait for a copy": mutant(Fetching, "_waits", _only_the_last),
+    "redirect without those that wait for a copy": mutant(
+        WorkerQueue, "queued", property(lambda queue: queue.waiting)
+    ),
     "never roll back": mutant(Operations, "_roll_back", nothing),
     "place nothing when a worker returns": mutant(
         Scheduler,

@@ -20,6 +20,7 @@ from vertumnusd.control.controller import Controller, IllegalEvent, Settings
 from vertumnusd.control.prefill_time import Coefficients, PrefillTime
 from vertumnusd.control.settings import ReplicationSettings
 from vertumnusd.control.step_order import StepLimits
+from vertumnusd.control.transfer import TransferLimits
 from vertumnusd.layout import owner
 from vertumnusd.messages import (
     HASH_BYTES,
@@ -264,6 +265,7 @@ class World:
                 illegal=lambda event, reason: pytest.fail(f"{event}: {reason}"),
                 chain=self._chain,
             ),
+            TransferLimits(),
         )
         self.hub.take_seat(1)
         self.ranks: dict[int, FakePrefillRank | FakeDecodeRank] = {}

@@ -7,7 +7,15 @@ from dataclasses import replace
 import pytest
 from simple import arrival, conditions
 
-from vertumnusd.messages import BlocksChanged, Reclaim, Replicate, Replicated, TransferFailed
+from vertumnusd.control.settings import Improvement
+from vertumnusd.messages import (
+    BlocksChanged,
+    CancelTransfer,
+    Reclaim,
+    Replicate,
+    Replicated,
+    TransferFailed,
+)
 from vertumnusd.simulate.choice import Choice
 from vertumnusd.simulate.controlled import run_controlled
 from vertumnusd.simulate.names import BlockNames
@@ -20,8 +28,8 @@ CONDITIONS = conditions(2, (1, 2))
 OVERLOAD = [arrival(0.5 * n, 1024, 1, 1000 + n) for n in range(200)]
 
 
-def overloaded(policy: str) -> Outcome:
-    choice = Choice(policy, "1CP2", reconfigures=True, hold_windows=1)
+def overloaded(policy: str, left_out: tuple[Improvement, ...] = ()) -> Outcome:
+    choice = Choice(policy, "1CP2", reconfigures=True, hold_windows=1, left_out=left_out)
     return run_controlled(choice, OVERLOAD, replace(CONDITIONS, switch_s=0.25))
 
 
@@ -40,10 +48,40 @@ def test_an_overloaded_worker_is_split_and_every_request_ends_once(policy):
 
 
 def test_homes_keep_their_blocks_through_a_split():
-    outcome = overloaded("ours")
+    outcome = overloaded("ours", left_out=("fetch",))
     after = outcome.cached_tokens[outcome.degree == 1]
     assert after[0] == 512
     assert outcome.moved_bytes == 0
+
+
+def test_a_prefix_is_fetched_over_the_link_instead_of_computed_again():
+    # two long prompts share 7 of 8 blocks and come when both workers are free: 8 s, and then 1 s
+    prompts = [arrival(0.0, 4096, *range(8)), arrival(10.0, 4096, *range(8))]
+    prompts += [arrival(10.0, 4096, *range(7), 90 + n) for n in range(3)]
+    chosen = replace(conditions(2, (1,)), link_bytes_s=3584 * 98_304)  # a second for 7 blocks
+    fetched, without = (
+        run_controlled(Choice("ours", "2CP1", left_out=left_out), prompts, chosen)
+        for left_out in ((), ("fetch",))
+    )
+    # at one worker they take 1 s each; two of four at the other one, after a second of copying
+    assert without.moved_bytes == 0
+    assert fetched.moved_bytes == 3584 * 98_304
+    assert sorted(without.ttft_s[1:]) == pytest.approx([1.0, 2.0, 3.0, 4.0])
+    assert sorted(fetched.ttft_s[1:]) == pytest.approx([1.0, 2.0, 2.0, 3.0])
+
+
+def test_a_cancelled_copy_is_never_installed():
+    told, names, later = [], BlockNames(), []
+    homes = {base: VirtualHome([VirtualRank(base, 8)]) for base in range(2)}
+    chain = names.chain((1, 2))
+    homes[0].use(chain, names.edges)
+    transfers = Transfers(
+        homes, names.edges, CONDITIONS, lambda _, happen: later.append(happen), told.append
+    )
+    transfers.replicate(0.0, Replicate(1, 1, "fetch", b"".join(chain), 0, 0, 1, 9.0, 1, 1))
+    transfers.cancel(CancelTransfer(1, 1))
+    later.pop()()
+    assert told == [TransferFailed(1, "cancelled")]
 
 
 def test_kv_owned_at_the_degree_is_moved_when_it_is_first_used_again():

@@ -117,8 +117,7 @@ class Controller:
 
     def idle(self) -> bool:
         """Whether everything is back to its base line: nothing queued, reserved or pinned by us."""
-        under_way = self._operations.under_way or self._replication.transfers
-        return not under_way and self._scheduler.ledger.at_rest()
+        return not self._operations.under_way and self._scheduler.at_rest()
 
     def hear(self, audit: RankAudit, part: BlocksHeld) -> None:
         """Compare what a rank says of itself with what is believed of it."""
@@ -179,7 +178,7 @@ class Controller:
             case ReclaimPrefix():
                 return self._replication.reclaim(event)
             case Replicated() | TransferFailed():
-                self._replication.ended(event.transfer)
+                self._scheduler.copies.ended(event.transfer)
         return []
 
     def _submit(self, now: float, submit: Submit) -> list[ControlCommand]:
@@ -227,7 +226,7 @@ class Controller:
             if withdrawn:
                 workers.append(self._fleet.worker_of(rank))
             commands += withdrawn
-        self._replication.lose(ranks)
+        self._scheduler.copies.lose(ranks)
         commands += self._scheduler.withdraw(now, workers, reason)
         return [*commands, *self._operations.lose(now, ranks, reason)]
 

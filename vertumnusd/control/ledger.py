@@ -109,13 +109,36 @@ class Ledger:
         request.worker, request.unplaced_until = None, until
         self.unplaced[request.name] = request
 
-    def wait_at(self, request: Request, worker: Worker, service_s: float) -> None:
-        """Bind a request without a place to a worker, and reserve its predicted time there."""
-        self.move(request, Stage.WAITING)
-        request.worker = worker
+    def wait_at(
+        self, request: Request, worker: Worker, service_s: float, fetch: int | None = None
+    ) -> None:
+        """Bind a request without a place to a worker, and reserve its predicted time there.
+
+        With ``fetch`` it waits for this copy before it lines up.
+        """
+        request.worker, request.fetch = worker, fetch
         queue = self.queues[worker]
-        queue.add(request, service_s)
+        if fetch is None:
+            self.move(request, Stage.WAITING)
+            queue.add(request, service_s)
+            self._promise(request, worker)
+        else:
+            self.move(request, Stage.FETCHING)
+            queue.hold(request, service_s)
         self._note(queue)
+
+    def fetched(self, request: Request) -> None:
+        """The copy that the request waited for is there, or will never be."""
+        assert request.worker is not None
+        queue = self.queues[request.worker]
+        request.fetch = None
+        self.move(request, Stage.WAITING)
+        queue.let_go(request)
+        self._note(queue)
+        self._promise(request, request.worker)
+
+    def _promise(self, request: Request, worker: Worker) -> None:
+        """Not while it waits for a copy: who comes then and counts on its blocks would not wait."""
         if self._promises and request.submit.keep:
             request.promised = True
             self.promised.add(worker, request.marks)
@@ -184,7 +207,8 @@ class Ledger:
 
     def release_time(self, request: Request) -> None:
         """Leave the worker's queue. Who stood behind the request for decode room is tried again."""
-        if request.worker is None or request.stage not in (Stage.WAITING, Stage.DISPATCHED):
+        stages = (Stage.FETCHING, Stage.WAITING, Stage.DISPATCHED)
+        if request.worker is None or request.stage not in stages:
             return
         self.withdraw_promise(request)
         queue = self.queue_of(request.worker)

@@ -63,15 +63,23 @@ class Loads:
         only promised, longest first; a worker has what the best of its homes has. ``now_ns`` if
         loads are times of the clock.
         """
-        for degree, ordered in self._ordered.items():
-            if degree < least_degree:
-                continue
-            others = self._bases[degree]
-            for homes, length, promised in (*prefixes, (EVERYWHERE, 0, False)):
-                workers = self._with(homes, degree) & others
-                if workers:
-                    others ^= workers
-                    yield Kind(degree, length, _among(ordered, workers, now_ns), promised)
+        for degree in self.degrees(least_degree):
+            yield from self.kinds_of(degree, prefixes, now_ns)
+
+    def degrees(self, least_degree: int = 1) -> list[int]:
+        """Those of the workers, from this one on."""
+        return [degree for degree in self._ordered if degree >= least_degree]
+
+    def kinds_of(
+        self, degree: int, prefixes: Sequence[tuple[int, int, bool]], now_ns: int = 0
+    ) -> Iterator[Kind]:
+        """``kinds`` of one degree."""
+        ordered, others = self._ordered[degree], self._bases[degree]
+        for homes, length, promised in (*prefixes, (EVERYWHERE, 0, False)):
+            workers = self._with(homes, degree) & others
+            if workers:
+                others ^= workers
+                yield Kind(degree, length, _among(ordered, workers, now_ns), promised)
 
     def contains(self, base: int, ranks: int) -> bool:
         """Whether all these ranks are in one worker."""

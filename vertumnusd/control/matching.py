@@ -82,6 +82,10 @@ class Matching:
         blocks = common_blocks(self._usable_chain(request), ahead.submit.chain)
         return blocks * self._settings.block_tokens
 
+    def held(self, request: Request) -> list[tuple[int, int]]:
+        """What is cached: homes (a bit for the first rank of each) and their blocks, most last."""
+        return self._cached(request)
+
     def observe(self, request: Request, worker: Worker, cached_tokens: int) -> None:
         """Algorithm 1: the path that it reuses, and what it misses where it would rather be."""
         path, preferred = request.marks, request.preferred_degree

@@ -11,11 +11,19 @@ w, and n_w = 0. Policy "ours" lets short requests go first: q_w is what is left 
 given, and the predicted time of those that go before this one; n_w is how many this one goes
 before, and so delays by s each, among them prefills that are paused for it. Both are computed in
 ``worker_queue.py``.
+
+Where prefixes can be fetched, a worker is priced a second time, with the longer prefix that another
+home has. Copying what w lacks of it takes t, and goes on while the request waits:
+
+    J = max(q_w, t) + n_w·s + β·s + λ·(C_w·s − C_min·Ê_Cmin(R, P)),    t = t_0 + (P − P_w)·t_1
+
+with s, R and P of the longer prefix, P_w what w has, t_0 what any copy takes, and t_1 the seconds
+that a token's KV takes over the link. It is fetched if this J is below all others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from vertumnusd.control.fleet import Worker
@@ -42,16 +50,31 @@ class Wait(NamedTuple):
     behind: int
 
 
+class Longer(NamedTuple):
+    """A prefix that workers which have less can fetch: ``copy_s`` (t_0), and ``token_s`` (t_1)."""
+
+    tokens: int
+    token_s: float
+    copy_s: float
+
+
 class Price(NamedTuple):
-    """What is the same for all workers of a kind. In seconds: ``own_s`` is J − q − n·s."""
+    """What is the same for all workers of a kind. In seconds: ``own_s`` is J − max(q, t) − n·s.
+
+    ``fetch_s`` is t; 0 without a fetch.
+    """
 
     service_s: float
     gpu_price_s: float
     own_s: float
+    fetch_s: float = 0.0
 
 
 class Terms(NamedTuple):
-    """A worker, priced. All in seconds: J is ``cost_s``, and n·s is ``delay_s``."""
+    """A worker, priced. All in seconds: J is ``cost_s``, and n·s is ``delay_s``.
+
+    With a fetch, the kind's prefix is the longer one.
+    """
 
     cost_s: float
     queue_s: float
@@ -59,6 +82,11 @@ class Terms(NamedTuple):
     price: Price
     kind: Kind
     worker: Worker
+
+    @property
+    def fetch_s(self) -> float:
+        """What a fetch takes beyond the wait in the queue."""
+        return max(0.0, self.price.fetch_s - self.queue_s)
 
 
 class Policy(NamedTuple):
@@ -89,11 +117,41 @@ class Policy(NamedTuple):
         for kind in kinds:
             price = self.price(kind.degree, kind.cached_tokens, input_tokens, smallest_degree)
             preferred = min(preferred, (price.own_s, kind.degree))
-            most_s = price.service_s if self.pausing else float("inf")
-            terms = _best_of(kind, price, wait, limit_s, best, most_s)
+            terms = _best_of(kind, price, wait, limit_s, best, self._most_s(price))
             if terms is not None and (best is None or _rank(terms) < _rank(best)):
                 best = terms
         return best, preferred[1]
+
+    def place_fetching(
+        self,
+        kinds: Callable[[int], Iterable[Kind]],
+        degrees: Sequence[int],
+        input_tokens: int,
+        wait: Callable[[Worker, float, bool], Wait],
+        limit_s: float,
+        longer: Longer,
+        plain: Terms,
+    ) -> Terms | None:
+        """The cheapest worker with the longer prefix, if it costs less than ``plain``: the cheapest
+        without a fetch. ``kinds`` tells those of a degree."""
+        best = plain
+        for degree in degrees:
+            price = self.price(degree, longer.tokens, input_tokens, min(degrees))
+            if longer.copy_s + price.own_s >= best.cost_s:
+                continue  # as is seen without a look at its workers
+            for kind in kinds(degree):
+                fetch_s = longer.copy_s + (longer.tokens - kind.cached_tokens) * longer.token_s
+                if kind.cached_tokens < longer.tokens and fetch_s + price.own_s < best.cost_s:
+                    fetched = kind._replace(cached_tokens=longer.tokens, promised=False)
+                    priced = price._replace(fetch_s=fetch_s)
+                    terms = _best_of(fetched, priced, wait, limit_s, best, self._most_s(price))
+                    if terms is not None and terms.cost_s < best.cost_s:
+                        best = terms
+        return None if best is plain else best
+
+    def _most_s(self, price: Price) -> float:
+        """What a load adds to J at most, for certain."""
+        return price.service_s if self.pausing else float("inf")
 
     def price(
         self, degree: int, cached_tokens: int, input_tokens: int, smallest_degree: int
@@ -121,18 +179,19 @@ def _best_of(
     Ends at the first worker that cannot be better, for none behind it can: of any load it is
     certain up to ``most_s`` that it adds to J.
     """
-    service_s, _, own_s = price
+    service_s, _, own_s, fetch_s = price
     at_most = float("inf") if best is None else best.cost_s
     found: Terms | None = None
     for load_s, worker in kind.workers:
         least_s = min(load_s, most_s)
-        if least_s > limit_s or least_s + own_s > at_most:
+        least_cost_s = max(least_s, fetch_s) + own_s
+        if least_s > limit_s or least_cost_s > at_most:
             break
-        if found is not None and least_s + own_s >= found.cost_s:
+        if found is not None and least_cost_s >= found.cost_s:
             break
         queue_s, behind = wait(worker, service_s, kind.promised)
         delay_s = behind * service_s
-        cost_s = queue_s + delay_s + own_s
+        cost_s = max(queue_s, fetch_s) + delay_s + own_s
         if queue_s <= limit_s and (found is None or cost_s < found.cost_s):
             found = Terms(cost_s, queue_s, delay_s, price, kind, worker)
     return found

@@ -11,9 +11,8 @@ A scan does not look at every node: only those whose statistics passed the thres
 of which the highest are examined, and what is reclaimed is found among the nodes that were not
 used for longest. A bounded number of each is done, then both statistics decay.
 
-What is done is a ``Transfer``: known from ``Replicate`` to its answer, with room reserved at the
-destination. It is no replica: the prefix trie learns of the copy by the ranks' reports, after all
-of them installed it, and of a deletion likewise.
+A copy is no replica as long as it is under way (``copies.py``), and what is deleted counts until
+the ranks have reported that it is gone.
 
 Never reclaimed: what a request at the home's worker needs, what a transfer reads or builds on, and
 what a block kept behind it needs.
@@ -22,10 +21,10 @@ what a block kept behind it needs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from heapq import nlargest, nsmallest
 from typing import Any, NamedTuple
 
+from vertumnusd.control.copies import FETCH, Copy
 from vertumnusd.control.decaying import Decaying
 from vertumnusd.control.errors import IllegalEvent
 from vertumnusd.control.fleet import Fleet
@@ -52,41 +51,21 @@ class Candidate(NamedTuple):
     replicas: int
 
 
-class Copy(NamedTuple):
-    """Where a candidate is copied from and to; ``first_block`` is the first one not there."""
-
-    chain: bytes
-    first_block: int
-    source: int
-    destination: int
-
-    @property
-    def blocks(self) -> int:
-        return len(self.chain) // HASH_BYTES - self.first_block
-
-
-@dataclass(frozen=True, slots=True)
-class Transfer:
-    copy: Copy
-    deadline: float
-
-
 class Replication:
     """Scans begin with the seat, if replication is enabled."""
 
     def __init__(
         self, settings: Settings, fleet: Fleet, scheduler: Scheduler, holding: Holding
     ) -> None:
-        self.transfers: dict[int, Transfer] = {}
         self._settings = settings.replication
         self._home_ranks = settings.home_ranks
         self._home_blocks = settings.home_blocks
         self._fleet = fleet
         self._scheduler = scheduler
+        self._copies = scheduler.copies
         self._nodes = PrefixNodes(scheduler.matching.trie, settings.home_ranks)
         self._statistics = scheduler.matching.statistics
         self._hot = HotPrefixes(settings, self._nodes, self._statistics, fleet)
-        self._number = 0
         self._next_scan: float | None = None
         self._holding = holding
 
@@ -94,32 +73,12 @@ class Replication:
         if self._settings.enabled and self._next_scan is None:
             self._next_scan = now + self._settings.scan_s
 
-    # --- answers
-
-    def ended(self, transfer: int) -> None:
-        """It is installed, or it failed. Nothing to do if it was given up before."""
-        known = self.transfers.pop(transfer, None)
-        if known is not None:
-            self._scheduler.ledger.release_copy(known.copy.destination, known.copy.blocks)
-
-    def lose(self, ranks: Iterable[int]) -> None:
-        """What these ranks should have sent or taken in will not be."""
-        homes = {rank - rank % self._home_ranks for rank in ranks}
-        for number, transfer in list(self.transfers.items()):
-            if not homes.isdisjoint((transfer.copy.source, transfer.copy.destination)):
-                self.ended(number)
-
     # --- time
 
     def next_deadline(self) -> float | None:
-        if self._next_scan is None:
-            return None
-        return min([self._next_scan, *(t.deadline for t in self.transfers.values())])
+        return self._next_scan
 
     def tick(self, now: float) -> list[ControlCommand]:
-        for number, transfer in list(self.transfers.items()):
-            if transfer.deadline <= now:
-                self.ended(number)
         if self._next_scan is None or now < self._next_scan:
             return []
         self._next_scan = max(now, self._next_scan + self._settings.scan_s)
@@ -128,20 +87,7 @@ class Replication:
         return commands
 
     def snapshot(self, now: float) -> dict[str, Any]:
-        return {
-            "transfers": [
-                {
-                    "transfer": number,
-                    "prefix": prefix_name(transfer.copy.chain[-HASH_BYTES:]),
-                    "blocks": transfer.copy.blocks,
-                    "source_home": transfer.copy.source,
-                    "destination_home": transfer.copy.destination,
-                    "deadline": transfer.deadline,
-                }
-                for number, transfer in self.transfers.items()
-            ],
-            "hot_prefixes": self._hot.show(now),
-        }
+        return {"hot_prefixes": self._hot.show(now)}
 
     # --- the scan
 
@@ -204,7 +150,8 @@ class Replication:
         self, now: float, kind: str, candidates: Iterable[Candidate]
     ) -> list[ControlCommand]:
         """Begin the first few. What continues the path of a copy makes that one longer."""
-        free = self._settings.max_transfers - len(self.transfers)
+        under_way = sum(transfer.kind != FETCH for transfer in self._copies)
+        free = self._settings.max_transfers - under_way
         limit = min(free, self._settings.max_of_each)
         planned: list[tuple[int, Copy]] = []  # with the degree of each
         for candidate in candidates:
@@ -233,22 +180,8 @@ class Replication:
         return longer if fits else copy
 
     def _replicate(self, now: float, kind: str, copy: Copy) -> Replicate:
-        self._number += 1
         deadline_s = self._settings.transfer_deadline_s
-        self._scheduler.ledger.homes.reserve(copy.destination, copy.blocks)
-        self.transfers[self._number] = Transfer(copy, now + deadline_s)
-        return Replicate(
-            term=self._fleet.term,
-            transfer=self._number,
-            kind=kind,
-            chain=copy.chain,
-            first_block=copy.first_block,
-            source_home=copy.source,
-            destination_home=copy.destination,
-            deadline_s=deadline_s,
-            source_ranks=self._home_ranks,
-            destination_ranks=self._home_ranks,
-        )
+        return self._copies.begin(now, self._fleet.term, kind, copy, deadline_s)
 
     def _plan(self, candidate: Candidate) -> Copy | None:
         """To the home with most of the path, room and little load; from one with little load."""
@@ -279,7 +212,7 @@ class Replication:
 
     def _is_under_way(self, copy: Copy, degree: int) -> bool:
         """Whether a copy of this path, or of a part of it, is on its way to the same degree."""
-        for transfer in self.transfers.values():
+        for transfer in self._copies:
             other = transfer.copy
             to_degree = self._fleet.worker_of(other.destination).degree
             same_way = to_degree == degree or other.destination == copy.destination
@@ -358,12 +291,12 @@ class Replication:
     def _needed_at(self, home: int) -> set[bytes]:
         """Blocks of the chains of the worker's requests, and of the home's transfers."""
         worker = self._fleet.worker_of(home)
-        stages = (Stage.WAITING, Stage.DISPATCHED, Stage.PREFILLED)
+        stages = (Stage.FETCHING, Stage.WAITING, Stage.DISPATCHED, Stage.PREFILLED)
         requests = self._scheduler.ledger.requests.values()
         chains = [r.submit.chain for r in requests if r.worker == worker and r.stage in stages]
         chains += [
             transfer.copy.chain
-            for transfer in self.transfers.values()
+            for transfer in self._copies
             if home in (transfer.copy.source, transfer.copy.destination)
         ]
         return {

@@ -6,9 +6,10 @@
                                                                                           │
                                       (gone) ◄── Done ── HANDED_OFF ◄────── HandedOff ────┘
 
+Where its worker fetches its prefix (``fetching.py``), it is FETCHING before it is WAITING.
 Done, a loss or a cancel ends it from any stage. What it holds, and the stages it holds it in:
 
-* predicted time in its worker's queue: WAITING, DISPATCHED
+* predicted time in its worker's queue: FETCHING, WAITING, DISPATCHED
 * room in a home for the blocks it computes: DISPATCHED, PREFILLED
 * blocks of a decode rank, if it decodes: DISPATCHED, PREFILLED, HANDED_OFF
 """
@@ -25,13 +26,14 @@ from vertumnusd.messages import Submit
 
 class Stage(Enum):
     UNPLACED = "unplaced"
+    FETCHING = "fetching"
     WAITING = "waiting"
     DISPATCHED = "dispatched"
     PREFILLED = "prefilled"
     HANDED_OFF = "handed off"
 
     def __init__(self, value: str) -> None:
-        self.queued = value in ("unplaced", "waiting")
+        self.queued = value in ("unplaced", "fetching", "waiting")
 
 
 @dataclass(slots=True, eq=False)
@@ -55,6 +57,7 @@ class Request:
     decode_rank: int | None = None
     unplaced_until: float = 0.0
     cancelled: bool = False
+    fetch: int | None = None  # the copy that it waits for, while it is FETCHING
     promised: bool = False  # its blocks count as about to be produced by its worker
     name: str = field(init=False)
     input_tokens: int = field(init=False)

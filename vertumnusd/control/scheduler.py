@@ -9,11 +9,13 @@ take one more (``dispatcher.py``).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
+from itertools import islice
 
 from vertumnusd.control import admission
+from vertumnusd.control.copies import Copies
 from vertumnusd.control.dispatcher import Dispatcher
 from vertumnusd.control.errors import IllegalEvent
+from vertumnusd.control.fetching import Fetching
 from vertumnusd.control.fleet import Fleet, Worker
 from vertumnusd.control.ledger import Ledger, nanoseconds
 from vertumnusd.control.matching import Matching
@@ -35,6 +37,7 @@ from vertumnusd.messages import (
     Placed,
     PrefillDone,
     Reject,
+    Replicate,
     Returned,
     RoomMissing,
     Submit,
@@ -47,11 +50,13 @@ class Scheduler:
     def __init__(self, settings: Settings, prefill_time: PrefillTime, fleet: Fleet) -> None:
         self.ledger = Ledger(settings)
         self.matching = Matching(settings, prefill_time, self.ledger.loads, self.ledger.promised)
+        self.copies = Copies(settings.home_ranks, self.ledger)
         self.slo = SloAccount(settings.slo)
         self._settings = settings
         self._policy = Policy(prefill_time, settings.beta, settings.lambda_, settings.does("pause"))
         self._discipline = self.ledger.discipline
         self._fleet = fleet
+        self._fetching = Fetching(settings, fleet, self.ledger, self.matching, self.copies)
         self._dispatcher = Dispatcher(settings, prefill_time, fleet, self.ledger, self.matching)
 
     # --- what happens to requests
@@ -151,7 +156,7 @@ class Scheduler:
         """No more for these workers: what waits for them goes elsewhere, what they run ends."""
         queues = [self.ledger.close(worker) for worker in workers]
         self.ledger.draining.update((queue.worker, queue) for queue in queues)
-        waiting = [request for queue in queues for request in queue.waiting]
+        waiting = [request for queue in queues for request in queue.queued]
         self.ledger.unbind(waiting)
         return self._place_all(now, waiting)
 
@@ -199,7 +204,7 @@ class Scheduler:
     def withdraw(self, now: float, workers: list[Worker], reason: str) -> list[ControlCommand]:
         """The workers are gone: what they ran is lost, what waited goes elsewhere."""
         lost = self._lose(self._owed(set(workers)), reason)
-        waiting = [r for worker in workers for r in self.ledger.queue_of(worker).waiting]
+        waiting = [r for worker in workers for r in self.ledger.queue_of(worker).queued]
         self.ledger.unbind(waiting)
         for worker in workers:
             if self.ledger.draining.pop(worker, None) is None:
@@ -258,15 +263,19 @@ class Scheduler:
     # --- time
 
     def next_deadline(self) -> float | None:
-        unplaced = next((r.unplaced_until for r in self.ledger.unplaced.values()), None)
+        deadlines = [self.copies.next_deadline()]
+        deadlines += [r.unplaced_until for r in islice(self.ledger.unplaced.values(), 1)]
         none_since = self.ledger.decode.none_since
-        if none_since is None or not any(queue.waiting for queue in self.ledger.queues.values()):
-            return unplaced
-        no_decode = none_since + self._settings.unplaced_wait_s
-        return no_decode if unplaced is None else min(unplaced, no_decode)
+        if none_since is not None and any(q.waiting for q in self.ledger.queues.values()):
+            deadlines.append(none_since + self._settings.unplaced_wait_s)
+        return min([deadline for deadline in deadlines if deadline is not None], default=None)
 
     def tick(self, now: float) -> list[ControlCommand]:
-        """Turn away the requests that no worker, or no decode rank, came to serve in time."""
+        """Turn away the requests that no worker, or no decode rank, came to serve in time.
+
+        Copies that take too long are given up.
+        """
+        self.copies.pass_time(now)
         late = [r for r in self.ledger.unplaced.values() if r.unplaced_until <= now]
         return [
             *self._turn_away(late, "no worker serves"),
@@ -306,38 +315,55 @@ class Scheduler:
     def _place(self, now: float, request: Request) -> list[ControlCommand]:
         """Bind the request to the worker with the smallest J; if none can be, it waits for one.
 
-        Says so only if the worker is another one than before.
+        Says so only if the worker, or the copy that it waits for, is another one than before.
         """
         least_degree = self._settings.least_degree(request.blocks)
         if not self.ledger.loads.serves(least_degree):
             self.ledger.wait_unplaced(request, now + self._settings.unplaced_wait_s)
             return []
+        terms, number, commands = self._choose(now, request, least_degree)
+        moved = (terms.worker, number) != (request.worker, request.fetch)
+        self.ledger.wait_at(request, terms.worker, terms.price.service_s, number)
+        return [*([self._placed(request, terms, number)] if moved else []), *commands]
+
+    def _choose(
+        self, now: float, request: Request, least_degree: int
+    ) -> tuple[Terms, int | None, list[Replicate]]:
+        """The terms of the cheapest worker; and the copy to wait for, if that is cheaper still."""
         prefixes, now_ns = self.matching.prefixes(request), nanoseconds(now)
+        clock_ns = now_ns if self._discipline.remaining else 0
+        loads, tokens = self.ledger.loads, request.input_tokens
+
+        def wait(worker: Worker, service_s: float, promised: bool) -> Wait:
+            """What counts on blocks of those before it can not go before them."""
+            turn = self._discipline.turn(request, service_s)
+            overtakes_ns = None if promised else nanoseconds(service_s)
+            return self.ledger.queues[worker].wait_of(now_ns, turn, overtakes_ns)
+
         for limit_s in (self._settings.max_queue_s, float("inf")):
-            terms, request.preferred_degree = self._policy.place(
-                self.ledger.loads.kinds(
-                    prefixes, least_degree, now_ns if self._discipline.remaining else 0
-                ),
-                request.input_tokens,
-                partial(self._wait_of, now_ns, request),
-                limit_s,
-            )
+            kinds = loads.kinds(prefixes, least_degree, clock_ns)
+            terms, request.preferred_degree = self._policy.place(kinds, tokens, wait, limit_s)
             if terms is not None:
                 break
         assert terms is not None
-        moved = terms.worker != request.worker
-        self.ledger.wait_at(request, terms.worker, terms.price.service_s)
-        return [self._placed(request, terms)] if moved else []
+        wanted = self._fetching.wanted(request)
+        if wanted is None:
+            return terms, None, []
+        fetching = self._policy.place_fetching(
+            lambda degree: loads.kinds_of(degree, prefixes, clock_ns),
+            loads.degrees(least_degree),
+            tokens,
+            wait,
+            limit_s,
+            self._fetching.price(wanted),
+            terms,
+        )
+        if fetching is None:
+            return terms, None, []
+        copy = self._fetching.fetch(now, request, wanted, fetching.worker)
+        return (terms, None, []) if copy is None else (fetching, *copy)
 
-    def _wait_of(
-        self, now_ns: int, request: Request, worker: Worker, service_s: float, promised: bool
-    ) -> Wait:
-        """A request that counts on blocks of those before it can not go before them."""
-        turn = self._discipline.turn(request, service_s)
-        overtakes_ns = None if promised else nanoseconds(service_s)
-        return self.ledger.queues[worker].wait_of(now_ns, turn, overtakes_ns)
-
-    def _placed(self, request: Request, terms: Terms) -> Placed:
+    def _placed(self, request: Request, terms: Terms, number: int | None) -> Placed:
         return Placed(
             term=self._fleet.term,
             epoch=self._fleet.standings[terms.worker].epoch,
@@ -352,7 +378,13 @@ class Scheduler:
             gpu_price_s=terms.price.gpu_price_s,
             delay_s=terms.delay_s,
             cost_s=terms.cost_s,
+            fetch_s=terms.fetch_s,
+            transfer=number,
         )
 
     def dispatch(self, now: float) -> list[ControlCommand]:
-        return self._dispatcher.dispatch(now)
+        return [*self._fetching.settle(), *self._dispatcher.dispatch(now)]
+
+    def at_rest(self) -> bool:
+        """Nothing is reserved, queued, or copied."""
+        return not self.copies and self.ledger.at_rest()

@@ -87,6 +87,20 @@ class ReplicationSettings(msgspec.Struct, frozen=True, kw_only=True):
             )
 
 
+class FetchSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Prefixes that are copied for a request (``fetching.py``)."""
+
+    token_s: float = 0.0  # seconds to copy the KV of one token to another home; 0: none are fetched
+    latency_s: float = 0.01  # that any copy takes besides
+    max_running: int = 16
+    deadline_s: float = 5.0  # then what is missing is computed
+
+    def __post_init__(self) -> None:
+        _check_positive(self, set(self.__struct_fields__) - {"token_s", "latency_s"})
+        if self.token_s < 0 or self.latency_s < 0:
+            raise ValueError(f"token_s {self.token_s} and latency_s {self.latency_s} must be ≥ 0")
+
+
 class SloClass(msgspec.Struct, frozen=True):
     """Inputs of fewer than ``below_tokens`` (and of no shorter class) shall have this TTFT."""
 
@@ -105,7 +119,8 @@ AUTO = "auto"
 # shortest-first   the shortest request is served first, and J counts whom it delays
 # pause            leads pause long prefills for shorter ones (``step_order.py``)
 # pack             leads run short ones together
-Improvement = Literal["promises", "remaining", "shortest-first", "pause", "pack"]
+# fetch            J also prices a longer prefix that another home has, where ``fetch`` says how
+Improvement = Literal["promises", "remaining", "shortest-first", "pause", "pack", "fetch"]
 IMPROVEMENTS: tuple[Improvement, ...] = get_args(Improvement)
 
 
@@ -136,6 +151,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     slo: tuple[SloClass, ...] = SLO  # shortest class first
     reconfiguration: ReconfigurationSettings = ReconfigurationSettings(automatic=False)
     replication: ReplicationSettings = ReplicationSettings()
+    fetch: FetchSettings = FetchSettings()
 
     def __post_init__(self) -> None:
         _check_positive(self, _POSITIVE)

@@ -55,6 +55,7 @@ REQUESTS_SHOWN = 200  # the oldest ones; a long queue is told by its length
 
 PHASES = {
     Stage.UNPLACED: "unplaced",
+    Stage.FETCHING: "fetching",
     Stage.WAITING: "waiting",
     Stage.DISPATCHED: "prefilling",
     Stage.PREFILLED: "handing off",
@@ -101,6 +102,7 @@ def snapshot(
         "homes": ledger.homes.snapshot(),
         "prefixes": scheduler.matching.trie.snapshot(),
         "decode": ledger.decode.snapshot(),
+        "transfers": scheduler.copies.snapshot(),
         "waiting": _waiting(now, ledger),
         "totals": dict(ledger.totals),
         "slo": scheduler.slo.snapshot(),
@@ -144,6 +146,7 @@ def _waiting(now: float, ledger: Ledger) -> dict[str, Any]:
     reasons = Counter({"no worker serves": len(ledger.unplaced)})
     for queue in ledger.queues.values():
         reasons[queue.blocked.value if queue.blocked else "worker busy"] += len(queue.waiting)
+        reasons["prefix is fetched"] += len(queue.fetching)
     queued = [r for r in ledger.requests.values() if r.stage.queued]
     oldest = min((request.accepted_at for request in queued), default=now)
     return {

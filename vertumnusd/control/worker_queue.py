@@ -81,6 +81,7 @@ class WorkerQueue:
     waiting: list[Request] = field(default_factory=list)
     _turns: list[float] = field(default_factory=list)  # of those that wait, and their times:
     _times_ns: list[int] = field(default_factory=list)  # apart, as they are asked for very often
+    fetching: list[Request] = field(default_factory=list)  # those that will wait, with a prefix
     dispatched: list[Request] = field(default_factory=list)
     blocked: Blocked | None = None
     refusal: Refusal | None = None  # the last one; it counts while ``blocked`` is REFUSED
@@ -113,6 +114,11 @@ class WorkerQueue:
     def busy(self) -> bool:
         return bool(self.waiting or self.dispatched or self.reserved_ns)
 
+    @property
+    def queued(self) -> list[Request]:
+        """Those not dispatched."""
+        return [*self.waiting, *self.fetching]
+
     # --- q and n of placement
 
     @property
@@ -131,13 +137,15 @@ class WorkerQueue:
         Without a length it goes behind all that were dispatched.
         """
         ahead_ns, behind = self._wait_of_given(now_ns, service_ns)
-        if not self.waiting:
+        if not self.waiting and not self.fetching:
             return Wait(ahead_ns / 1e9, behind)
         if not self.discipline.shortest_first:
             return Wait((ahead_ns + self.reserved_ns - self.given_ns) / 1e9, behind)
         first_behind = bisect(self._turns, turn)
         ahead_ns += sum(self._times_ns[:first_behind])
-        return Wait(ahead_ns / 1e9, behind + len(self._turns) - first_behind)
+        before_ns = [r.predicted_ns for r in self.fetching if r.turn <= turn]
+        behind += len(self._turns) - first_behind + len(self.fetching) - len(before_ns)
+        return Wait((ahead_ns + sum(before_ns)) / 1e9, behind)
 
     def _wait_of_given(self, now_ns: int, service_ns: int | None) -> tuple[int, int]:
         """The same, of the dispatched ones alone.
@@ -158,6 +166,16 @@ class WorkerQueue:
     def add(self, request: Request, service_s: float) -> None:
         """Reserve the request's time, and have it wait for its turn."""
         self._predict(request, service_s)
+        self._line_up(request)
+
+    def hold(self, request: Request, service_s: float) -> None:
+        """Reserve the request's time; it lines up when it is let go."""
+        self._predict(request, service_s)
+        request.turn = self.discipline.turn(request, service_s)
+        self.fetching.append(request)
+
+    def let_go(self, request: Request) -> None:
+        self.fetching.remove(request)
         self._line_up(request)
 
     def predict(self, request: Request, service_s: float, *, may_move: bool) -> None:
@@ -199,6 +217,8 @@ class WorkerQueue:
         """The request's prefill is finished, or it leaves: its reserved time is free."""
         if request in self.dispatched:
             self._undo_dispatch(request)
+        elif request in self.fetching:
+            self.fetching.remove(request)
         else:
             if self.waiting[0] is request:
                 self.blocked = None
@@ -237,6 +257,7 @@ class WorkerQueue:
         return {
             "queue_s": self.queue_s,
             "waiting": len(self.waiting),
+            "fetching": len(self.fetching),
             "running": [request.name for request in self.dispatched],
             "blocked": self.blocked.value if self.blocked else "",
             "input_tokens": self.input_tokens,

@@ -226,6 +226,8 @@ class Placed(Message, frozen=True):
     gpu_price_s: float
     cost_s: float
     delay_s: float = 0.0
+    fetch_s: float = 0.0  # beyond the queue
+    transfer: int | None = None  # that fetches a part of the cached tokens
 
 
 class Reject(Message, frozen=True):
@@ -372,6 +374,13 @@ class Replicate(Message, frozen=True):
     destination_ranks: int
 
 
+class CancelTransfer(Message, frozen=True):
+    """Nobody waits for this copy any more. ``TransferFailed`` answers, or ``Replicated`` did."""
+
+    term: int
+    transfer: int
+
+
 class Reclaim(Message, frozen=True):
     """Delete these blocks (hashes laid end to end, children first) of a home.
 
@@ -435,6 +444,7 @@ ControlCommand = (
     | Converted
     | Held
     | Replicate
+    | CancelTransfer
     | Reclaim
     | AskBlocks
 )

@@ -23,8 +23,9 @@ from vertumnusd.checkpoint import CheckpointError
 from vertumnusd.config import Config, ConfigError
 from vertumnusd.control.controller import Controller
 from vertumnusd.control.fleet import parse_composition
-from vertumnusd.control.settings import ReconfigurationSettings, Settings
+from vertumnusd.control.settings import FetchSettings, Settings
 from vertumnusd.control.step_order import StepLimits
+from vertumnusd.control.transfer import TransferLimits
 from vertumnusd.messages import (
     Adopted,
     Answer,
@@ -183,7 +184,7 @@ class Daemon:
             ),
             served.pace,
         )
-        settings = _settings(config, served.adaptation)
+        settings = _settings(config, served)
         self._hub = Hub(
             Controller(settings, served.prefill_time),
             LeadSettings(
@@ -207,6 +208,7 @@ class Daemon:
                 illegal=self._on_illegal,
                 chain=lambda tokens, salt: chain(tokens, block_tokens, salt),
             ),
+            TransferLimits(config.replication.running, config.replication.bytes_per_s),
         )
         self._requests.attach(self._hub)
         self._administration = Administration(self._hub, self._records, config.cluster.cp_degrees)
@@ -408,7 +410,7 @@ class Daemon:
         metrics.set_kv_usage(1 - free / (self._config.cluster.ranks * self._config.kv_blocks))
 
 
-def _settings(config: Config, adaptation: ReconfigurationSettings) -> Settings:
+def _settings(config: Config, served: Served) -> Settings:
     cluster, placement = config.cluster, config.placement
     return Settings(
         cp_degrees=cluster.cp_degrees,
@@ -427,5 +429,15 @@ def _settings(config: Config, adaptation: ReconfigurationSettings) -> Settings:
         max_queue_s=placement.max_queue_s,
         unplaced_wait_s=placement.unplaced_wait_s,
         step_s=config.rank.step_s,
-        reconfiguration=adaptation,
+        reconfiguration=served.adaptation,
+        replication=config.replication,
+        fetch=FetchSettings(token_s=_fetch_token_s(config, served)),
     )
+
+
+def _fetch_token_s(config: Config, served: Served) -> float:
+    """Seconds until the ranks of a home have copied a token's KV, each its share; 0: never."""
+    if not config.placement.fetch:
+        return 0.0
+    bytes_per_s = config.placement.fetch_bytes_per_s * config.home_ranks
+    return served.model.kv_bytes_per_token / bytes_per_s

@@ -42,6 +42,7 @@ from vertumnusd.messages import (
     BlocksChanged,
     BlocksHeld,
     Cancel,
+    CancelTransfer,
     Closed,
     ControlCommand,
     ControlEvent,
@@ -132,13 +133,19 @@ class _Request:
 class Hub:
     """Synchronous; owned by the daemon's one trio thread."""
 
-    def __init__(self, controller: Controller, leads: LeadSettings, effects: Effects) -> None:
+    def __init__(
+        self,
+        controller: Controller,
+        leads: LeadSettings,
+        effects: Effects,
+        transfers: TransferLimits,
+    ) -> None:
         self._controller = controller
         self._lead_settings = leads
         self._effects = effects
         self._leads: dict[str, Lead] = {}
         self._requests: dict[str, _Request] = {}
-        self._transfers = Transfers(TransferLimits())
+        self._transfers = Transfers(transfers)
         self._audits: list[tuple[RankAudit, Callable[[RankAudit], None]]] = []
         self._events: deque[ControlEvent] = deque()
         self._busy = False
@@ -339,6 +346,9 @@ class Hub:
                         self._effects.send(rank, command)
                 case Replicate():
                     self._act_transfers(self._transfers.start(self._effects.now(), command))
+                case CancelTransfer():
+                    name = (command.term, command.transfer)
+                    self._act_transfers(self._transfers.cancel(*name))
                 case Reclaim():
                     self._act_transfers(delete(command))
                 case AskBlocks():

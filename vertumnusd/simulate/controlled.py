@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from vertumnusd.control.settings import (
+    FetchSettings,
     ReconfigurationSettings,
     ReplicationSettings,
     Settings,
@@ -55,6 +56,7 @@ def settings(choice: Choice, conditions: Conditions) -> Settings:
         left_out=choice.left_out,
         reconfiguration=_reconfiguration(choice, conditions),
         replication=ReplicationSettings(enabled=choice.replicates),
+        fetch=FetchSettings(token_s=conditions.kv_bytes_per_token / conditions.link_bytes_s),
     )
 
 

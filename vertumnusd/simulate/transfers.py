@@ -2,7 +2,8 @@
 
 A copy takes its bytes over the link of its homes, one after another on each. It is installed at
 once when it is over: the destination's ranks report, then ``Replicated`` follows. If the source has
-lost a block of it by then, or the destination one it builds on, nothing is installed.
+lost a block of it by then, or the destination one it builds on, nothing is installed; nor if it is
+cancelled meanwhile.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Mapping
 
 from vertumnusd.messages import (
     HASH_BYTES,
+    CancelTransfer,
     ControlEvent,
     Reclaim,
     Replicate,
@@ -41,6 +43,7 @@ class Transfers:
         self._moved_bytes = 0
         self._copies = 0
         self._reclaims = 0
+        self._cancelled: set[int] = set()
 
     def replicate(self, now: float, command: Replicate) -> None:
         blocks = len(command.chain) // HASH_BYTES - command.first_block
@@ -54,6 +57,10 @@ class Transfers:
         self._copies += 1
         self._after(over - now, lambda: self._install(command))
 
+    def cancel(self, command: CancelTransfer) -> None:
+        """It holds the link until it would have been over."""
+        self._cancelled.add(command.transfer)
+
     def reclaim(self, command: Reclaim) -> None:
         self._reclaims += 1
         home, blocks = self._homes[command.home], split(command.blocks)
@@ -66,6 +73,10 @@ class Transfers:
         outcome.reclaims += self._reclaims
 
     def _install(self, command: Replicate) -> None:
+        if command.transfer in self._cancelled:
+            self._cancelled.discard(command.transfer)
+            self._step(TransferFailed(command.transfer, "cancelled"))
+            return
         chain = split(command.chain)
         source, destination = (
             self._homes[base] for base in (command.source_home, command.destination_home)

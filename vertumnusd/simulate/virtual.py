@@ -7,7 +7,7 @@ the events that ranks and leads would send. What a rank would compute takes the 
                  PrefillDone, HandedOff and Done, when the prefill is over
     DrainWorker ──► what has not begun is Returned; Drained when what has begun is over
     Park, AdoptWorker ──► Parked, Adopted of every rank
-    Replicate, Reclaim ──► see ``transfers.py``
+    Replicate, CancelTransfer, Reclaim ──► see ``transfers.py``
 
 Requests ask for one token, so nothing decodes. The ranks' pools say what is really cached; the
 controller knows it from their reports only.
@@ -29,6 +29,7 @@ from vertumnusd.messages import (
     Adopted,
     AdoptWorker,
     BlocksChanged,
+    CancelTransfer,
     ControlCommand,
     ControlEvent,
     Converted,
@@ -104,6 +105,7 @@ class VirtualCluster:
             Dispatch: self._dispatch,
             Reject: self._reject,
             Replicate: lambda command: transfers.replicate(self._now, command),
+            CancelTransfer: transfers.cancel,
             Reclaim: transfers.reclaim,
         }
 

@@ -1,0 +1,136 @@
+"""Fetches: a worker that lacks a request's prefix gets it from a home that has it.
+
+``placement.py`` prices it. The copy begins when the request is placed, and overlaps its wait; the
+request is dispatched once the copy is there or has failed, and computes what it then lacks.
+
+    placed ── J is least with a longer prefix ──► FETCHING ── published, failed or late ──► WAITING
+                                                     │
+                    cancelled, redirected, lost ◄────┘   the last one to leave cancels the copy
+
+Requests that want the same prefix at the same home wait for one copy. What is longer than a home
+can hold is not fetched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from vertumnusd.control.copies import FETCH, Copies, Copy
+from vertumnusd.control.fleet import Fleet, Worker
+from vertumnusd.control.ledger import Ledger
+from vertumnusd.control.matching import Matching
+from vertumnusd.control.placement import Longer
+from vertumnusd.control.prefix_trie import bits
+from vertumnusd.control.request import Request, Stage
+from vertumnusd.control.settings import Settings
+from vertumnusd.messages import HASH_BYTES, CancelTransfer, ControlCommand, Replicate
+
+
+class Wanted(NamedTuple):
+    """The longest prefix of a request that serving workers have, and the homes (a bit for each)."""
+
+    chain: bytes
+    homes: int
+
+
+class Fetching:
+    """Who waits for which copy."""
+
+    def __init__(
+        self, settings: Settings, fleet: Fleet, ledger: Ledger, matching: Matching, copies: Copies
+    ) -> None:
+        self._settings = settings.fetch
+        self._enabled = settings.does("fetch") and settings.fetch.token_s > 0
+        self._home_ranks = settings.home_ranks
+        self._home_blocks = settings.home_blocks
+        self._block_tokens = settings.block_tokens
+        self._fleet = fleet
+        self._ledger = ledger
+        self._matching = matching
+        self._copies = copies
+        self._waiting: dict[int, list[Request]] = {}  # by copy
+
+    def wanted(self, request: Request) -> Wanted | None:
+        """None if there is nothing that could be fetched."""
+        if not self._enabled or request.blocks > self._home_blocks:
+            return None
+        for homes, blocks in reversed(self._matching.held(request)):
+            if any(self._serves(home) for home in bits(homes)):
+                return Wanted(request.submit.chain[: blocks * HASH_BYTES], homes)
+        return None
+
+    def price(self, wanted: Wanted) -> Longer:
+        """What J has to know of it."""
+        tokens = len(wanted.chain) // HASH_BYTES * self._block_tokens
+        return Longer(tokens, self._settings.token_s, self._settings.latency_s)
+
+    def fetch(
+        self, now: float, request: Request, wanted: Wanted, worker: Worker
+    ) -> tuple[int, list[Replicate]] | None:
+        """The number of the copy to wait for, one under way or a new one.
+
+        None if the worker's homes have no room for it, or too many are under way.
+        """
+        homes = worker.homes(self._home_ranks)
+        number = self._under_way(wanted, homes)
+        commands: list[Replicate] = []
+        if number is None:
+            copy = self._plan(request, wanted, homes)
+            if copy is None or len(self._waiting) >= self._settings.max_running:
+                return None
+            term, deadline_s = self._fleet.term, self._settings.deadline_s
+            commands = [self._copies.begin(now, term, FETCH, copy, deadline_s)]
+            number = commands[0].transfer
+            self._waiting[number] = []
+        self._waiting[number].append(request)
+        return number, commands
+
+    def settle(self) -> list[ControlCommand]:
+        """Let those go on whose copies are over; cancel copies that nobody waits for any more."""
+        commands: list[ControlCommand] = []
+        for number, requests in list(self._waiting.items()):
+            here = [request for request in requests if self._waits(request, number)]
+            if here and number in self._copies:
+                self._waiting[number] = here
+                continue
+            del self._waiting[number]
+            for request in here:
+                self._ledger.fetched(request)
+            if number in self._copies:
+                commands.append(CancelTransfer(self._fleet.term, number))
+        return commands
+
+    def _waits(self, request: Request, number: int) -> bool:
+        known = self._ledger.requests.get(request.name) is request
+        return known and request.stage is Stage.FETCHING and request.fetch == number
+
+    def _under_way(self, wanted: Wanted, homes: Sequence[int]) -> int | None:
+        for number in self._waiting:
+            if number in self._copies:
+                copy = self._copies[number]
+                if copy.destination in homes and copy.chain.startswith(wanted.chain):
+                    return number
+        return None
+
+    def _plan(self, request: Request, wanted: Wanted, homes: Sequence[int]) -> Copy | None:
+        """To the home with most of it, of equals to the emptiest; from where the load is least."""
+        there = self._matching.by_home(request, homes)
+        total = len(wanted.chain) // HASH_BYTES
+        places = []
+        for home in homes:
+            first_block = there.get(home, 0) // self._block_tokens
+            if self._ledger.homes.fits(home, total - first_block):
+                places.append((-first_block, self._ledger.homes.fullness(home), home))
+        if not places:
+            return None
+        negative, _, destination = min(places)
+        sources = filter(self._serves, bits(wanted.homes))
+        source = min(sources, key=lambda home: (self._load_s(home), home))
+        return Copy(wanted.chain, -negative, source, destination)
+
+    def _serves(self, home: int) -> bool:
+        return self._fleet.worker_of(home) in self._ledger.queues
+
+    def _load_s(self, home: int) -> float:
+        return self._ledger.queues[self._fleet.worker_of(home)].queue_s
