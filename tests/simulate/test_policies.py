@@ -36,7 +36,8 @@ def test_every_request_ends_once_and_none_beats_the_lower_bound(name):
 @pytest.mark.parametrize("name", ["ours", "mix", "cache-aware", "overlap-cost"])
 def test_a_run_is_the_same_every_time(name):
     choice = policy(name).candidates(name, SMALL)[0]
-    first, again = (run_policy(choice, LOAD, SMALL) for _ in range(2))
+    fitting = [each for each in LOAD if each.input_tokens <= 2 * SMALL.kv_tokens]  # at any degree
+    first, again = (run_policy(choice, fitting, SMALL) for _ in range(2))
     assert np.array_equal(first.ttft_s, again.ttft_s)
     assert summarise(first) == summarise(again)
 

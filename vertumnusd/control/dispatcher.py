@@ -10,7 +10,7 @@ from __future__ import annotations
 from vertumnusd.control.fleet import Fleet, Worker
 from vertumnusd.control.homes import Span
 from vertumnusd.control.ledger import NO_DECODE_RANK, Ledger
-from vertumnusd.control.matching import Matching
+from vertumnusd.control.matching import SMALL_PART, Matching
 from vertumnusd.control.prefill_time import PrefillTime
 from vertumnusd.control.request import Request
 from vertumnusd.control.settings import Settings
@@ -18,7 +18,6 @@ from vertumnusd.control.worker_queue import Blocked, WorkerQueue, first_in_line
 from vertumnusd.messages import ControlCommand, Dispatch
 
 RECONSIDERED = 4  # requests, before one is dispatched
-SMALL_PART = 8  # a prefix of less than an eighth of the input decides nothing
 
 
 class Dispatcher:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from vertumnusd.control.copies import FETCH, Copies, Copy
 from vertumnusd.control.fleet import Fleet, Worker
 from vertumnusd.control.ledger import Ledger
-from vertumnusd.control.matching import Matching
+from vertumnusd.control.matching import SMALL_PART, Matching
 from vertumnusd.control.placement import Longer
 from vertumnusd.control.prefix_trie import bits
 from vertumnusd.control.request import Request, Stage
@@ -56,6 +56,8 @@ class Fetching:
         if not self._enabled or request.blocks > self._home_blocks:
             return None
         for homes, blocks in reversed(self._matching.held(request)):
+            if blocks * self._block_tokens * SMALL_PART < request.input_tokens:
+                return None  # it would not decide in which home the chain comes to lie
             if any(self._serves(home) for home in bits(homes)):
                 return Wanted(request.submit.chain[: blocks * HASH_BYTES], homes)
         return None

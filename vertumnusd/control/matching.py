@@ -24,6 +24,8 @@ from vertumnusd.control.request import Request
 from vertumnusd.control.settings import Settings
 from vertumnusd.messages import HASH_BYTES
 
+SMALL_PART = 8  # a prefix of less than an eighth of the input does not decide where a chain lies
+
 
 class Matching:
     """The trie and what is promised, seen from a request; and Algorithm 1's view of a dispatch."""
