@@ -350,6 +350,7 @@ class Books:
         run = Run(dispatch, client.submit)
         self._check_prediction(run)
         self._check_decode_blocks(run)
+        self._check_kept(run)
         refused = self.refused.pop(dispatch.worker, None)
         assert refused is None or self.has_room(refused)
         self.runs[dispatch.request] = run
@@ -426,9 +427,18 @@ class Books:
             assert view["name"] in self.exposed or all(r.stage == "decoding" for r in there)
             assert view["state"] == "serving" or not queued
 
+    def _check_kept(self, run: Run) -> None:
+        """On other homes of the worker, that have what is cached."""
+        dispatch = run.dispatch
+        others = set(Worker(dispatch.degree, dispatch.base).homes(self.settings.home_ranks))
+        assert set(dispatch.keep_homes) <= others - {dispatch.home_base}
+        for home in dispatch.keep_homes:
+            assert self.cached_tokens(home, run.submit) >= run.cached_tokens
+
     def _check_homes(self, live: list[Run]) -> None:
         for home in range(0, self.settings.ranks, self.settings.home_ranks):
-            owed = [r for r in live if home in self.home(r) and r.stage != "decoding"]
+            there = [r for r in live if home in self.home(r) or home in r.dispatch.keep_homes]
+            owed = [r for r in there if r.stage != "decoding"]
             assert sum(self.fresh_share(run) for run in owed) <= self.settings.kv_blocks
 
 

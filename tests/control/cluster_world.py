@@ -414,12 +414,21 @@ class World:
             if self.random.random() < 0.9 and block not in held:
                 held.add(block)
                 self.report(rank, stored=block)
+            self._keep(run, index, block)
             if self.random.random() < 0.1 and held:
                 evicted = self.random.choice(sorted(held))
                 held.discard(evicted)
                 self.report(rank, evicted=evicted)
         run.stage = "handing off"
         self.happen(PrefillDone(run.submit.request, run.submit.attempt, 0, 1.0))
+
+    def _keep(self, run: Run, index: int, block: bytes) -> None:
+        """On the further homes too, where their ranks had room."""
+        for home in run.dispatch.keep_homes:
+            rank = home + (index + block[0]) % self.settings.home_ranks
+            if block not in self.books.pools[rank].held:
+                self.books.pools[rank].held.add(block)
+                self.report(rank, stored=block)
 
     def _hand_off(self, run: Run) -> None:
         self._unpin(run)

@@ -16,6 +16,7 @@ from vertumnusd.control.dispatcher import Dispatcher
 from vertumnusd.control.fetching import Fetching
 from vertumnusd.control.fleet import Fleet
 from vertumnusd.control.homes import Homes, Span
+from vertumnusd.control.keeping import Keeping
 from vertumnusd.control.ledger import Ledger
 from vertumnusd.control.prefix_nodes import PrefixNodes
 from vertumnusd.control.prefix_trie import PrefixTrie
@@ -171,6 +172,13 @@ def _only_the_last(fetching, request, number, honest=Fetching._waits):
     return request is fetching._waiting[number][-1] and honest(fetching, request, number)
 
 
+def _keep_on_all(keeping, request, worker, span, cached_tokens):
+    others = [home for home in worker.homes(keeping._home_ranks) if home != span.base]
+    blocks = request.blocks - cached_tokens // keeping._block_tokens
+    fitting = (home for home in others if keeping._homes.fits(home, blocks))
+    return tuple(fitting) if span.ranks == keeping._home_ranks else ()
+
+
 MUTANTS = {
     "overlook a queue in which something waits": mutant(Ledger, "_note", _overlook),
     "accept an old attempt": mutant(Ledger, "current", _any_attempt),
@@ -216,6 +224,7 @@ MUTANTS = {
     "redirect without those that wait for a copy": mutant(
         WorkerQueue, "queued", property(lambda queue: queue.waiting)
     ),
+    "keep a chain without its prefix": mutant(Keeping, "homes", _keep_on_all),
     "never roll back": mutant(Operations, "_roll_back", nothing),
     "place nothing when a worker returns": mutant(
         Scheduler,

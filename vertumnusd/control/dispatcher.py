@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from vertumnusd.control.fleet import Fleet, Worker
 from vertumnusd.control.homes import Span
+from vertumnusd.control.keeping import Keeping
 from vertumnusd.control.ledger import NO_DECODE_RANK, Ledger
 from vertumnusd.control.matching import SMALL_PART, Matching
 from vertumnusd.control.prefill_time import PrefillTime
@@ -34,6 +35,7 @@ class Dispatcher:
         self._fleet = fleet
         self._ledger = ledger
         self._matching = matching
+        self._keeping = Keeping(settings, ledger.homes, ledger.promised, matching)
         self._turns = 0
         self._given: dict[int, int] = {}  # by home: the last turn in which it was given a chain
 
@@ -61,7 +63,8 @@ class Dispatcher:
             return []
         self._turns += 1
         self._given[span.base] = self._turns
-        self._ledger.dispatch(now, request, span, fresh_blocks, decode_rank)
+        keep_homes = self._keeping.homes(request, worker, span, cached)
+        self._ledger.dispatch(now, request, span, fresh_blocks, decode_rank, keep_homes)
         if self._settings.replication.enabled:
             self._matching.observe(request, worker, cached)
         command = Dispatch(
@@ -77,6 +80,7 @@ class Dispatcher:
             predicted_s=request.predicted_ns / 1e9,
             decode_rank=decode_rank,
             decode_blocks=request.decode_blocks,
+            keep_homes=keep_homes,
         )
         return [command]
 

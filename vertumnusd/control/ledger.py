@@ -151,11 +151,20 @@ class Ledger:
         self._note(queue)
 
     def dispatch(
-        self, now: float, request: Request, span: Span, fresh_blocks: int, decode_rank: int
+        self,
+        now: float,
+        request: Request,
+        span: Span,
+        fresh_blocks: int,
+        decode_rank: int,
+        keep_homes: tuple[int, ...] = (),
     ) -> None:
-        """Set aside all that the first request of a queue needs to run."""
+        """Set aside all that the first request of a queue needs to run, and to be kept."""
         assert request.worker is not None
         self.homes.reserve(span.base, fresh_blocks, span.ranks)
+        for home in keep_homes:
+            self.homes.reserve(home, fresh_blocks)
+        request.keep_homes = keep_homes
         (request.home, request.home_ranks), request.fresh_blocks = span, fresh_blocks
         if decode_rank != NO_DECODE_RANK:
             self.decode.reserve(decode_rank, request.decode_blocks)
@@ -237,7 +246,9 @@ class Ledger:
         if request.home is not None:
             assert request.worker is not None
             self.homes.release(request.home, request.fresh_blocks, request.home_ranks)
-            request.home = None
+            for home in request.keep_homes:
+                self.homes.release(home, request.fresh_blocks)
+            request.home, request.keep_homes = None, ()
             self.queue_of(request.worker).blocked = None
 
     def release_copy(self, home: int, blocks: int) -> None:

@@ -27,6 +27,10 @@ class Promised:
     def __len__(self) -> int:
         return len(self._workers)
 
+    def workers(self, mark: bytes) -> int:
+        """A bit for the first rank of each that promises it."""
+        return self._workers.get(mark, 0)
+
     def add(self, worker: Worker, path: Sequence[bytes]) -> None:
         """``path``: the marks of a chain."""
         base, workers, known = worker.base, self._workers, 0

@@ -10,7 +10,7 @@ Where its worker fetches its prefix (``fetching.py``), it is FETCHING before it 
 Done, a loss or a cancel ends it from any stage. What it holds, and the stages it holds it in:
 
 * predicted time in its worker's queue: FETCHING, WAITING, DISPATCHED
-* room in a home for the blocks it computes: DISPATCHED, PREFILLED
+* room in a home, and in those that it is kept on, for the blocks it computes: DISPATCHED, PREFILLED
 * blocks of a decode rank, if it decodes: DISPATCHED, PREFILLED, HANDED_OFF
 """
 
@@ -53,6 +53,7 @@ class Request:
     preferred_degree: int = 0  # as it was placed last
     home: int | None = None
     home_ranks: int = 0  # of the span from there on, that its chain lies on
+    keep_homes: tuple[int, ...] = ()  # those that its chain is kept on besides
     fresh_blocks: int = 0  # set aside in the home: those not found in its cache
     decode_rank: int | None = None
     unplaced_until: float = 0.0

@@ -292,6 +292,10 @@ class VirtualCluster:
         home = self._span(run.dispatch)
         del home.pinned[int(run.dispatch.request)]
         self._report(home.use(run.names, self._names.edges))
+        for kept in run.dispatch.keep_homes:  # those that still have what was not computed
+            further = self._homes[kept]
+            if further.leading(run.names) >= run.cached_tokens // BLOCK_TOKENS:
+                self._report(further.use(run.names, self._names.edges))
 
     def ended(self, run: VirtualRun) -> None:
         request, attempt = run.dispatch.request, run.dispatch.attempt
