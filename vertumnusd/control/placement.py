@@ -34,7 +34,7 @@ class Kind(NamedTuple):
     """Workers of one degree with the same prefix of the request: they differ in q and n alone.
 
     ``workers``: each with seconds that its q is not below, least first; where leads pause, either
-    it is not, or n is not 0.
+    it is not, or q is at least one step and n at least 1.
     """
 
     degree: int
@@ -95,7 +95,7 @@ class Policy(NamedTuple):
     prefill_time: PrefillTime
     beta: float
     lambda_: float
-    pausing: bool = False  # leads pause prefills for shorter ones
+    pause_s: float = float("inf")  # leads pause prefills for shorter ones: every so many seconds
 
     def place(
         self,
@@ -151,7 +151,7 @@ class Policy(NamedTuple):
 
     def _most_s(self, price: Price) -> float:
         """What a load adds to J at most, for certain."""
-        return price.service_s if self.pausing else float("inf")
+        return self.pause_s + price.service_s
 
     def price(
         self, degree: int, cached_tokens: int, input_tokens: int, smallest_degree: int

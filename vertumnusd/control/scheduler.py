@@ -53,7 +53,8 @@ class Scheduler:
         self.copies = Copies(settings.home_ranks, self.ledger)
         self.slo = SloAccount(settings.slo)
         self._settings = settings
-        self._policy = Policy(prefill_time, settings.beta, settings.lambda_, settings.does("pause"))
+        pause_s = settings.step_s if settings.does("pause") else float("inf")
+        self._policy = Policy(prefill_time, settings.beta, settings.lambda_, pause_s)
         self._discipline = self.ledger.discipline
         self._fleet = fleet
         self._fetching = Fetching(settings, fleet, self.ledger, self.matching, self.copies)

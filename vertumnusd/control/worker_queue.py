@@ -125,7 +125,7 @@ class WorkerQueue:
     def load_ns(self) -> int:
         """No request waits less than until then, or than for so long (see ``Discipline``).
 
-        Where leads pause it may wait less, but then it delays another one.
+        Where leads pause it may wait less, but still for a step, and then it delays another one.
         """
         if self.discipline.remaining:
             return self.free_at_ns
