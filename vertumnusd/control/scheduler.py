@@ -43,6 +43,8 @@ from vertumnusd.messages import (
     Submit,
 )
 
+PLACED_AT_ONCE = 128  # requests; a step places so many twice at most, in some 20 ms
+
 
 class Scheduler:
     """Takes what happens to requests, workers and ranks; ``dispatch`` is to follow every event."""
@@ -58,6 +60,7 @@ class Scheduler:
         self._discipline = self.ledger.discipline
         self._fleet = fleet
         self._fetching = Fetching(settings, fleet, self.ledger, self.matching, self.copies)
+        self._to_place: dict[str, Request] = {}  # placed again at the next steps
         self._dispatcher = Dispatcher(settings, prefill_time, fleet, self.ledger, self.matching)
 
     # --- what happens to requests
@@ -264,6 +267,8 @@ class Scheduler:
     # --- time
 
     def next_deadline(self) -> float | None:
+        if self._to_place:
+            return 0.0  # at once
         deadlines = [self.copies.next_deadline()]
         deadlines += [r.unplaced_until for r in islice(self.ledger.unplaced.values(), 1)]
         none_since = self.ledger.decode.none_since
@@ -310,8 +315,21 @@ class Scheduler:
         return self._place_all(now, waiting)
 
     def _place_all(self, now: float, unbound: list[Request]) -> list[ControlCommand]:
+        """The first ones at once, the others at the next steps: one step must not take too long."""
         unbound.sort(key=lambda request: request.arrival)
-        return [command for request in unbound for command in self._place(now, request)]
+        for request in unbound[PLACED_AT_ONCE:]:
+            self.ledger.wait_unplaced(request, now + self._settings.unplaced_wait_s)
+            self._to_place[request.name] = request
+        at_once = unbound[:PLACED_AT_ONCE]
+        return [command for request in at_once for command in self._place(now, request)]
+
+    def _place_more(self, now: float) -> list[ControlCommand]:
+        """Those that are still there, and that a worker may serve."""
+        waiting = self._to_place.values()
+        more = [request for request in waiting if self.ledger.unplaced.get(request.name) is request]
+        self._to_place = {}
+        self.ledger.unbind(more)
+        return self._place_all(now, more)
 
     def _place(self, now: float, request: Request) -> list[ControlCommand]:
         """Bind the request to the worker with the smallest J; if none can be, it waits for one.
@@ -384,7 +402,8 @@ class Scheduler:
         )
 
     def dispatch(self, now: float) -> list[ControlCommand]:
-        return [*self._fetching.settle(), *self._dispatcher.dispatch(now)]
+        more = self._place_more(now) if self._to_place else []
+        return [*more, *self._fetching.settle(), *self._dispatcher.dispatch(now)]
 
     def at_rest(self) -> bool:
         """Nothing is reserved, queued, or copied."""
