@@ -239,7 +239,8 @@ Ours without conversions and replication, on the composition that suits the publ
 none of its improvements, with one, with all but one, with all; and on the composition that suits
 ours. *promises*: a match counts the blocks that queued and running requests will produce.
 *remaining*: of what a worker was given, J counts what is left. *shortest-first*: the shortest
-request goes first, and J counts whom it delays. *fetch*: J also prices taking a longer prefix from
-another home over the link, while the request waits.
+request goes first, and J counts whom it delays. *pause*: a long prefill lets shorter ones go first
+between its steps, and J counts on it. *pack*: short requests share a step. *fetch*: J
+also prices taking a longer prefix from another home over the link, while the request waits.
 
 {page.improvements_table(evaluation.improved)}"""
