@@ -10,6 +10,7 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 from vertumnus_tui.link import FAILURES, Address, AddressError, explain, first_frame, parse_address
 from vertumnus_tui.model import Model
@@ -32,7 +33,7 @@ def tui(arguments: argparse.Namespace, admin_socket: Path) -> int:
         _check(arguments)
         if arguments.once or arguments.json:
             return _look(arguments, admin_socket)
-        return _run(arguments, admin_socket)
+        _run(arguments, admin_socket)
     except (UsageError, AddressError) as error:
         return _fail(str(error), EXIT_USAGE)
     except RecordingError as error:
@@ -125,7 +126,7 @@ def _size(text: str) -> tuple[int, int]:
 # --- the console
 
 
-def _run(arguments: argparse.Namespace, admin_socket: Path) -> int:
+def _run(arguments: argparse.Namespace, admin_socket: Path) -> NoReturn:
     from vertumnus_tui.app import ConsoleApp
 
     if sys.__stderr__ is None or not (sys.stdin.isatty() and sys.__stderr__.isatty()):
@@ -141,4 +142,12 @@ def _run(arguments: argparse.Namespace, admin_socket: Path) -> int:
         os.environ.pop(name, None)
     app = ConsoleApp(source, panel)
     app.run()
-    return app.return_code or EXIT_DONE
+    _leave(app.return_code or EXIT_DONE)
+
+
+def _leave(status: int) -> NoReturn:
+    """End now: everything is written and the terminal is given back, and taking the interpreter
+    apart would keep an operator waiting several times longer than the console needs to end."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
