@@ -7,8 +7,9 @@ from screens import MERGES_S, SIZES, SPLITS_S, golden, panel_at, text
 from vertumnus_tui.details import details
 from vertumnus_tui.dialogs import facts_text
 from vertumnus_tui.model import Model
+from vertumnus_tui.page import LEAST_HEIGHT, LEAST_WIDTH
 from vertumnus_tui.palette import PALETTES
-from vertumnus_tui.panel import LEAST_HEIGHT, LEAST_WIDTH, NAMES, ORDERS, Panel
+from vertumnus_tui.panel import NAMES, ORDERS, Panel
 from vertumnus_tui.status import Live, Lost
 from vertumnus_tui.text import length, plain
 
@@ -250,3 +251,10 @@ def test_an_operator_sees_every_order_in_the_last_line(page):
         last = wide.text(width, 30).splitlines()[-1]
         assert all(key in last for key in ORDERS), last
         assert "…" not in last
+
+
+@pytest.mark.parametrize("width", [80, 100, 119, 120, 135, 149, 150, 200])
+def test_all_titles_of_the_workers_fit(width):
+    rows = panel_at(SPLITS_S).text(width, 40).splitlines()
+    header = next(row for row in rows if row.startswith("  worker "))
+    assert header.endswith("blocked by" if width >= 120 else "hit")

@@ -14,7 +14,8 @@ from typing import NoReturn
 
 from vertumnus_tui.link import FAILURES, Address, AddressError, explain, first_frame, parse_address
 from vertumnus_tui.model import Model
-from vertumnus_tui.panel import LEAST_HEIGHT, LEAST_WIDTH, Panel
+from vertumnus_tui.page import LEAST_HEIGHT, LEAST_WIDTH
+from vertumnus_tui.panel import Panel
 from vertumnus_tui.playback import SPEEDS, Player, Recorder, RecordingError, read_recording
 from vertumnus_tui.source import LiveSource, ReplaySource, Source
 from vertumnus_tui.status import Live

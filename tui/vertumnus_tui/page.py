@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from vertumnus_tui.glyphs import UNICODE, Glyphs
 from vertumnus_tui.text import Line, Span, cut, line
 
+LEAST_WIDTH, LEAST_HEIGHT = 80, 24
 WIDE = 120  # from this width on tables have more columns
 WINDOWS_S = (60.0, 300.0, 900.0, 3600.0)
 

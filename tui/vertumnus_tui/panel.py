@@ -16,12 +16,20 @@ from vertumnus_tui.alarms import alarms
 from vertumnus_tui.glyphs import ASCII, UNICODE, to_ascii
 from vertumnus_tui.model import Model
 from vertumnus_tui.numbers import duration
-from vertumnus_tui.page import WINDOWS_S, Cursor, Page, View, room_for, screenful
+from vertumnus_tui.page import (
+    LEAST_HEIGHT,
+    LEAST_WIDTH,
+    WINDOWS_S,
+    Cursor,
+    Page,
+    View,
+    room_for,
+    screenful,
+)
 from vertumnus_tui.pages import cluster, events, history, prefixes, reconfigurations, requests
 from vertumnus_tui.status import Connecting, Lost, Replay, Status, show
 from vertumnus_tui.text import Line, Span, cut, length, line, plain, safe, spread
 
-LEAST_WIDTH, LEAST_HEIGHT = 80, 24
 CHROME = 3  # lines that are not of the page
 ALARMS_SHOWN = 3
 

@@ -12,10 +12,11 @@ from vertumnus_tui.cluster import Adaptation, Cluster, Worker
 from vertumnus_tui.glyphs import Glyphs
 from vertumnus_tui.model import Event, Model
 from vertumnus_tui.numbers import count, duration, percent, seconds
-from vertumnus_tui.page import WIDE, Page, View
+from vertumnus_tui.page import LEAST_WIDTH, WIDE, Page, View
 from vertumnus_tui.table import Column, Rows, Table
 from vertumnus_tui.text import Line, Span, length, line, spread
 
+ROOMY = 150  # from this width on names need not be short
 MAP_SHARE = 3  # the map takes at most one part in three of the page
 
 
@@ -298,14 +299,17 @@ def _columns(view: View) -> list[Column]:
         Column("state", 9),
         Column("queue s", _bar_width(view) + 7, ">"),
         Column("wait", 4, ">"),
-        Column("running", 10 + max(0, view.width - 80) // 3),
+        Column("running", 10 + max(0, view.width - (ROOMY if view.wide else LEAST_WIDTH)) // 3),
         Column("progress", 0),
         Column("cached", 6, ">"),
         Column("hit", 4, ">"),
     ]
     if view.wide:
         columns[5:5] = [Column("tokens", 8, ">"), Column("predicted s", 11, ">")]
-        columns += [Column("epoch", 6, ">"), Column("blocked by", 24)]
+        columns += [
+            Column("epoch", 6, ">"),
+            Column("blocked by", 24 if view.width >= ROOMY else 14),
+        ]
     return columns
 
 
