@@ -243,3 +243,22 @@ def test_it_ends_in_every_state(keys, tmp_path):
 
     play(script)
     drive(live_app(tmp_path, admin=False), script)
+
+
+def test_in_ascii_nothing_else_is_drawn_whatever_is_open():
+    source = ReplaySource(player_at(SPLITS_S))
+    app = ConsoleApp(source, Panel(source.model, ascii=True))
+
+    async def script(pilot: Pilot[None]) -> None:
+        for key in ("question_mark", "enter", "ctrl+p"):
+            await pilot.press(key)
+            await pilot.pause(0.2)
+            shown = "".join(
+                segment.text
+                for strip in pilot.app.screen._compositor.render_strips()
+                for segment in strip
+            )
+            assert shown.isascii(), [c for c in shown if not c.isascii()]
+            await pilot.press("escape")
+
+    drive(app, script)

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 import threading
 
 import msgspec
@@ -100,3 +102,14 @@ def test_a_node_is_looked_at_once(tmp_path, capsys):
         done.set()
         thread.join()
     assert json.loads(capsys.readouterr().out) == cluster
+
+
+@pytest.mark.ranks
+def test_a_reader_that_leaves_early_is_no_fault():
+    command = [sys.executable, "-m", "vertumnusd", "tui", "--replay", str(RECORDING), "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait(30)) == (b"", 0)

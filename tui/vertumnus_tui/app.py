@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.command import CommandPalette
 from textual.screen import Screen
 from textual.widgets import Input
 
@@ -15,13 +16,15 @@ from vertumnus_tui.admin import AdminError, action_on, carry_out, consequences, 
 from vertumnus_tui.board import Board
 from vertumnus_tui.details import details
 from vertumnus_tui.dialogs import LONGEST, Question, Sheet, facts_text, help_text, question_text
+from vertumnus_tui.glyphs import ASCII
 from vertumnus_tui.link import Address
 from vertumnus_tui.palette import PALETTES, Palette
 from vertumnus_tui.panel import NAMES, ORDERS, PAGES, Panel
 from vertumnus_tui.source import LiveSource, ReplaySource, Source
-from vertumnus_tui.text import plain, safe
+from vertumnus_tui.text import plain
 
 PAINT_S = 0.25
+SAID_S = 3.0  # how long a short message stays
 SEEK_S, LONG_SEEK_S = 10.0, 60.0
 
 
@@ -43,7 +46,11 @@ class ConsoleApp(App[None]):
         width: auto; max-width: 96%; height: auto; max-height: 90%;
         border: round $primary; padding: 0 2; background: $background;
     }
-    Sheet Static, Question Static { width: auto; max-width: 100; height: auto; }
+    Sheet Static, Question Static { width: auto; max-width: 86vw; height: auto; }
+    SearchIcon { display: none; }
+    CommandPalette #--input, CommandPalette CommandList { border: none; }
+    App.-ascii VerticalScroll, App.-ascii Toast { border: ascii $primary; }
+    App.-ascii VerticalScroll { scrollbar-size: 0 0; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         *(_key(str(n), f"go('{name}')") for n, name in enumerate(NAMES, 1)),
@@ -90,6 +97,7 @@ class ConsoleApp(App[None]):
         for palette in PALETTES.values():
             self.register_theme(palette.theme)
         self.theme = self._palette.name
+        self.set_class(panel.glyphs is ASCII, "-ascii")
 
     def compose(self) -> ComposeResult:
         yield Board(self._palette, id="board")
@@ -181,12 +189,12 @@ class ConsoleApp(App[None]):
         self.paint()
 
     def action_help(self) -> None:
-        self.push_screen(Sheet(help_text(self._palette)))
+        self.push_screen(Sheet(help_text(self._palette, self.panel.spell)))
 
     def action_details(self) -> None:
         if key := self.panel.selected:
             title, facts = details(self.panel.model, key)
-            self.push_screen(Sheet(facts_text(title, facts, self._palette)))
+            self.push_screen(Sheet(facts_text(title, facts, self._palette, self.panel.spell)))
 
     def action_copy(self) -> None:
         """The name of what is selected, or without a selection the page."""
@@ -244,6 +252,9 @@ class ConsoleApp(App[None]):
 
     # --- palette
 
+    def action_command_palette(self) -> None:
+        self.push_screen(CommandPalette(placeholder="a command", id="--command-palette"))
+
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         for name, (title, _) in PAGES.items():
             yield SystemCommand(
@@ -271,7 +282,7 @@ class ConsoleApp(App[None]):
         try:
             action = action_on(kind, selected, model.cluster, model.t)
             facts = consequences(action, await plan(address, action), model.cluster)
-            question = Question(question_text(action.title, facts, self._palette))
+            question = Question(question_text(action.title, facts, self._palette, self.panel.spell))
             if not await self.push_screen_wait(question):
                 return
             self._say(f"{action.kind}: asked for")
@@ -281,7 +292,7 @@ class ConsoleApp(App[None]):
             self._say(f"{kind}: {error}")
 
     def _say(self, text: str) -> None:
-        self.notify(safe(text[:LONGEST]), markup=False)
+        self.notify(self.panel.spell(text[:LONGEST]), timeout=SAID_S, markup=False)
 
 
 CLICKS = {

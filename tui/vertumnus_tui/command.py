@@ -9,6 +9,8 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -33,12 +35,24 @@ def tui(arguments: argparse.Namespace, admin_socket: Path) -> int:
     try:
         _check(arguments)
         if arguments.once or arguments.json:
-            return _look(arguments, admin_socket)
+            with _reader_may_leave():
+                return _look(arguments, admin_socket)
+            return EXIT_DONE
         _run(arguments, admin_socket)
     except (UsageError, AddressError) as error:
         return _fail(str(error), EXIT_USAGE)
     except RecordingError as error:
         return _fail(str(error), EXIT_FAULT)
+
+
+@contextmanager
+def _reader_may_leave() -> Iterator[None]:
+    """Whoever reads our output may have seen enough, as ``head`` does."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str, status: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 from rich.text import Text
@@ -13,7 +14,6 @@ from textual.widgets import Static
 
 from vertumnus_tui.details import Facts
 from vertumnus_tui.palette import Palette
-from vertumnus_tui.text import safe
 
 LONGEST = 500  # characters of one fact
 
@@ -21,11 +21,11 @@ HELP: tuple[tuple[str, Facts], ...] = (
     (
         "pages",
         [
-            ("1 … 6, tab", "cluster, reconfigurations, prefixes, requests, events, history"),
+            ("1 to 6, tab", "the pages, as the second line has them"),
             ("up down, j k", "select; page up, page down, home, end"),
             ("enter", "all about the selected line"),
-            ("y", "copy what is selected (OSC 52: through ssh and tmux too)"),
-            ("/", "filter requests and events; -word leaves out; escape ends it"),
+            ("y", "copy what is selected (OSC 52, also over ssh)"),
+            ("/", "filter requests, events; -word leaves out"),
             ("s, r", "requests: sort by the next column, reverse"),
             ("w", "history: 1, 5, 15, 60 minutes"),
             ("t", "theme: dark, light, without colour"),
@@ -106,27 +106,30 @@ class Question(ModalScreen[bool]):
         self.dismiss(yes)
 
 
-def help_text(palette: Palette) -> Text:
+Spell = Callable[[str], str]  # makes text fit for a terminal
+
+
+def help_text(palette: Palette, spell: Spell) -> Text:
     text = Text()
     for title, facts in HELP:
-        text.append_text(facts_text(title, facts, palette))
+        text.append_text(facts_text(title, facts, palette, spell))
         text.append("\n")
     return text
 
 
-def facts_text(title: str, facts: Facts, palette: Palette) -> Text:
+def facts_text(title: str, facts: Facts, palette: Palette, spell: Spell) -> Text:
     """A title, and under it names and what is so called, side by side."""
     text = Text()
-    text.append(f"{safe(title[:LONGEST])}\n", palette.style("title"))
+    text.append(f"{spell(title[:LONGEST])}\n", palette.style("title"))
     width = max((len(name) for name, _ in facts), default=0)
     for name, value in facts or [("", "it is gone")]:
-        text.append(f"  {safe(name):<{width}}  ", palette.style("dim"))
-        text.append(f"{safe(value[:LONGEST])}\n", palette.style(""))
+        text.append(f"  {spell(name):<{width}}  ", palette.style("dim"))
+        text.append(f"{spell(value[:LONGEST])}\n", palette.style(""))
     return text
 
 
-def question_text(question: str, facts: Facts, palette: Palette) -> Text:
-    text = facts_text(question, facts, palette)
+def question_text(question: str, facts: Facts, palette: Palette, spell: Spell) -> Text:
+    text = facts_text(question, facts, palette, spell)
     text.append("\n  y", palette.style("key"))
     text.append(" do it    ", palette.style("dim"))
     text.append("n", palette.style("key"))

@@ -148,7 +148,9 @@ def explain(error: Exception, address: Address) -> str:
             received = error.rcvd
             return (received and received.reason) or "the connection broke"
         case InvalidStatus() if error.response.status_code == 401:
-            return "the node wants an admin token (--admin-token-file)"
+            if not address.token:
+                return "the node wants an admin token (--admin-token-file)"
+            return "the node does not take this admin token"
         case InvalidStatus():
             return f"the node answers HTTP {error.response.status_code}"
         case FileNotFoundError() | ConnectionRefusedError():

@@ -56,7 +56,7 @@ class Panel:
         self.admin = admin
         self.name = NAMES[0]
         self.glyphs = ASCII if ascii else UNICODE
-        self._ascii = ascii
+        self.spell = to_ascii if ascii else safe
         self._views = {name: View(glyphs=self.glyphs) for name in NAMES}
         self._cursors = {name: Cursor() for name in NAMES}
         self._size = (LEAST_WIDTH, LEAST_HEIGHT)
@@ -245,7 +245,7 @@ class Panel:
 
     def _drawn(self, lines: list[Line]) -> list[Line]:
         """What may go to a terminal."""
-        spell = to_ascii if self._ascii else safe
+        spell = self.spell
         return [tuple(Span(spell(text), style, act) for text, style, act in row) for row in lines]
 
     def text(self, width: int, height: int) -> str:
