@@ -11,7 +11,7 @@ from vertumnus_tui.page import LEAST_HEIGHT, LEAST_WIDTH
 from vertumnus_tui.palette import PALETTES
 from vertumnus_tui.panel import NAMES, ORDERS, Panel
 from vertumnus_tui.status import Live, Lost
-from vertumnus_tui.text import length, plain
+from vertumnus_tui.text import length, plain, safe
 
 from vertumnusd.messages import FeedSnapshot, RecordingLine
 
@@ -99,7 +99,7 @@ def test_foreign_text_cannot_leave_its_place_in_details(kind):
     names = {"conversion": "1", "event": "5"}
     title, facts = details(model, f"{kind} {names.get(kind, HOSTILE)}")
     assert facts
-    shown = facts_text(title, facts, PALETTES["vertumnus-dark"]).plain
+    shown = facts_text(title, facts, PALETTES["vertumnus-dark"], safe).plain
     assert shown.replace("\n", "").isprintable()
 
 

@@ -50,7 +50,7 @@ class ConsoleApp(App[None]):
     SearchIcon { display: none; }
     CommandPalette #--input, CommandPalette CommandList { border: none; }
     App.-ascii VerticalScroll, App.-ascii Toast { border: ascii $primary; }
-    App.-ascii VerticalScroll { scrollbar-size: 0 0; }
+    App.-ascii * { scrollbar-size: 0 0; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         *(_key(str(n), f"go('{name}')") for n, name in enumerate(NAMES, 1)),
