@@ -103,6 +103,7 @@ def _configuration(
             "policy": settings.policy,
             "beta": settings.beta,
             "lambda": settings.lambda_,
+            "fetch": settings.does("fetch"),
             "max_queue_tokens": settings.max_queue_tokens,
             "max_queue_s": settings.max_queue_s,
             "unplaced_wait_s": settings.unplaced_wait_s,

@@ -125,8 +125,11 @@ def _compositions(conditions: Conditions) -> list[tuple[str, bool]]:
 def live_settings(
     composition: str, follows: bool, conditions: Conditions, window_s: float
 ) -> Settings:
-    """What the simulator is told, within the bounds of a configuration file."""
-    choice = Choice("ours", composition, reconfigures=follows)
+    """What the simulator is told, within the bounds of a configuration file.
+
+    Copies take the time that they take: it cannot be paced, so no prefix is fetched.
+    """
+    choice = Choice("ours", composition, reconfigures=follows, left_out=("fetch",))
     defaults = ReconfigurationSettings()
     scale = window_s / defaults.window_s
     reconfiguration = ReconfigurationSettings(
