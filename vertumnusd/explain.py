@@ -49,12 +49,19 @@ def _finished(e: Entry) -> list[str]:
 
 
 def _decided(e: Entry) -> list[str]:
-    return [
+    lines = [
         f"decided to {e['verdict']}: {e['reason']}",
-        f"window {e['window']}: {e['requests']} requests, demand {e['demand_s']:.2f} s of"
-        f" {e['capacity_s']:.2f} s capacity ({e['composition']});"
-        f" split above {e['upper_s']:.2f}, merge below {e['lower_s']:.2f}",
-        f"{e['long_request_share']:.1%} of the requests are long;"
+        f"window {e['window']}: {e['requests']} requests,"
+        f" {e['long_request_share']:.1%} of them long,"
+        f" demand {e['demand_s']:.2f} s of {e['capacity_s']:.2f} s capacity ({e['composition']})",
+    ]
+    predicted = sorted(e["predicted_ttft_s"], key=lambda prospect: prospect[1])
+    if predicted:
+        means = ", ".join(f"{composition} {ttft_s:.3f}" for composition, ttft_s in predicted)
+        return [*lines, f"predicted mean TTFT of the latest requests, in seconds: {means}"]
+    return [
+        *lines,
+        f"split above {e['upper_s']:.2f}, merge below {e['lower_s']:.2f};"
         f" {e['signal']} for {e['held']} windows in a row",
     ]
 

@@ -316,7 +316,8 @@ class World:
         commands = self.controller.tick(self.now)
         due = deadline is not None and deadline <= self.now
         assert due or not commands
-        silent = self.settings.replication.enabled or self.settings.fetch.token_s
+        looks = self.settings.reconfiguration.automatic and self.settings.policy == "ours"
+        silent = looks or self.settings.replication.enabled or self.settings.fetch.token_s
         assert commands or not due or silent
         if commands:
             self.books.refused.clear()

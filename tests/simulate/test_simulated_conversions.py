@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 from simple import arrival, conditions
 
-from vertumnusd.control.settings import Improvement
 from vertumnusd.messages import (
     BlocksChanged,
     CancelTransfer,
@@ -28,14 +27,20 @@ CONDITIONS = conditions(2, (1, 2))
 OVERLOAD = [arrival(0.5 * n, 1024, 1, 1000 + n) for n in range(200)]
 
 
-def overloaded(policy: str, left_out: tuple[Improvement, ...] = ()) -> Outcome:
-    choice = Choice(policy, "1CP2", reconfigures=True, hold_windows=1, left_out=left_out)
+def overloaded() -> Outcome:
+    choice = Choice("paper", "1CP2", reconfigures=True, hold_windows=1)
     return run_controlled(choice, OVERLOAD, replace(CONDITIONS, switch_s=0.25))
 
 
-@pytest.mark.parametrize("policy", ["ours", "paper"])
-def test_an_overloaded_worker_is_split_and_every_request_ends_once(policy):
-    outcome = overloaded(policy)
+def idle() -> Outcome:
+    """Two workers of degree 1 merge, as there is time for one of degree 2."""
+    choice = Choice("ours", "2CP1", reconfigures=True)
+    load = [arrival(2.0 * n, 1024, 1, 1000 + n) for n in range(40)]
+    return run_controlled(choice, load, replace(CONDITIONS, switch_s=0.25))
+
+
+def test_an_overloaded_worker_is_split_and_every_request_ends_once():
+    outcome = overloaded()
     (conversion,) = outcome.conversions
     assert conversion.before == ("CP2[0-1]",)
     assert conversion.after == ("CP1[0]", "CP1[1]")
@@ -47,9 +52,15 @@ def test_an_overloaded_worker_is_split_and_every_request_ends_once(policy):
     assert outcome.degree.tolist()[-1] == 1
 
 
-def test_homes_keep_their_blocks_through_a_split():
-    outcome = overloaded("ours", left_out=("fetch",))
-    after = outcome.cached_tokens[outcome.degree == 1]
+def test_idle_workers_merge_and_every_request_ends_once():
+    outcome = idle()
+    assert [c.after for c in outcome.conversions] == [("CP2[0-1]",)]
+    assert (outcome.ended, outcome.degree.tolist()[0], outcome.degree.tolist()[-1]) == (40, 1, 2)
+
+
+def test_homes_keep_their_blocks_through_a_merge():
+    outcome = idle()
+    after = outcome.cached_tokens[outcome.degree == 2]
     assert after[0] == 512
     assert outcome.moved_bytes == 0
 
@@ -85,7 +96,7 @@ def test_a_cancelled_copy_is_never_installed():
 
 
 def test_kv_owned_at_the_degree_is_moved_when_it_is_first_used_again():
-    outcome = overloaded("paper")
+    outcome = overloaded()
     assert outcome.cached_tokens[outcome.degree == 1][0] == 512
     # half of the one shared block, once
     assert outcome.transfers == 1

@@ -65,8 +65,8 @@ def _hub_scaling(kind: str, rope: dict[str, Any], config: dict[str, Any]) -> Rop
     if kind == "linear":
         return LinearRope(_number("factor", rope["factor"]))
     if kind == "llama3":
-        keys = _HUB_KEYS[kind]
-        return Llama3Rope(*(_number(key, rope[key]) for key in keys), original)
+        factor, low, high = (_number(key, rope[key]) for key in _HUB_KEYS[kind])
+        return Llama3Rope(factor, low, high, original)
     factor = _number("factor", rope.get("factor") or context / original)
     attention_factor = rope.get("attention_factor") or _attention_factor(
         factor, rope.get("mscale"), rope.get("mscale_all_dim")

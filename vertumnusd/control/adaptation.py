@@ -1,27 +1,43 @@
 """The composition follows the load: at each window's end, split, merge or stay.
 
-``demand.py`` says what the windows speak for; here it is decided whether to act on it, with which
-workers, and how often. Every window ends in a ``Decided``, which says why, also why not.
+Policy "paper" lets thresholds decide: ``demand.py`` says what the windows speak for, and here it is
+decided whether to act on it, and how often. Policy "ours" compares what the requests would have
+waited for on other workers (``prospects.py``), and does so within a window as well, after each of
+``LOOKS`` of it: what is proven early need not wait for the end.
 
-Among possible operations the one with the least predicted drain time is begun, then the one with
-the least KV traffic. With homes neither a split nor a merge moves KV; what has to be copied or
-computed again are the prefixes that redirected requests leave behind, hence fewest waiting tokens.
+Every window ends in a ``Decided``, which says why, also why not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import msgspec
 
+from vertumnusd.control.candidates import Candidates, after
 from vertumnusd.control.demand import Demand, Signal, Window
-from vertumnusd.control.fleet import Fleet, Worker, composition_name, lattice, parts
+from vertumnusd.control.fleet import Fleet, Worker, composition_name
 from vertumnusd.control.holding import Holding
+from vertumnusd.control.prefill_time import PrefillTime
+from vertumnusd.control.prospects import Prospects
 from vertumnusd.control.reconfig import Change, Operations
 from vertumnusd.control.scheduler import Scheduler
 from vertumnusd.control.settings import Settings
 from vertumnusd.messages import ControlCommand, Decided, Placed
+
+LOOKS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)  # of a window
+
+
+class Judgement(NamedTuple):
+    """What is wanted, and what the requests would have waited for; see ``Prospect``."""
+
+    signal: Signal
+    changes: tuple[Change, ...] = ()
+    means_s: Mapping[str, float] = MappingProxyType({})
+    urgent: bool = False  # the dwell does not matter
 
 
 class Adaptation:
@@ -30,6 +46,7 @@ class Adaptation:
     def __init__(
         self,
         settings: Settings,
+        prefill_time: PrefillTime,
         fleet: Fleet,
         scheduler: Scheduler,
         operations: Operations,
@@ -37,47 +54,64 @@ class Adaptation:
     ) -> None:
         self.last: Decided | None = None
         self._settings = settings.reconfiguration
-        self._cp_degrees = settings.cp_degrees
         self._fleet = fleet
         self._scheduler = scheduler
         self._operations = operations
+        self._candidates = Candidates(settings, fleet, scheduler)
         self._demand = Demand(settings.reconfiguration)
-        self._merged = [w for w in lattice(settings.cp_degrees, settings.ranks) if self._parts(w)]
-        self._window, self._judged = 0, Window()
+        self._prospects = Prospects(settings, prefill_time) if settings.policy == "ours" else None
+        self._window = 0
+        self._wanted: tuple[Change, ...] = ()
         self._began = 0.0
         self._ends: float | None = None
+        self._look = 0  # the next one
+        self._last_kind = ""  # "split" or "merge"
         self._holding = holding
 
     def seat(self, now: float) -> None:
         if self._settings.automatic and self._ends is None:
-            self._began, self._ends = now, now + self._settings.window_s
+            self._begin_window(now, now + self._settings.window_s)
 
-    def arrive(self, placed: Placed) -> None:
+    def arrive(self, now: float, placed: Placed) -> None:
         if self._ends is not None:
             self._begin_anew()
             self._demand.arrive(placed.service_s, placed.input_tokens)
+            if self._prospects is not None:
+                self._prospects.arrive(now, placed)
 
-    def next_deadline(self) -> float | None:
+    def window_ends(self) -> float | None:
         concluded = self._operations.concluded
         begins_anew = self._ends is not None and concluded > self._began
         return concluded + self._settings.window_s if begins_anew else self._ends
 
+    def next_deadline(self) -> float | None:
+        ends = self.window_ends()
+        if ends is None or self._prospects is None or self._operations.under_way:
+            return ends
+        began = max(self._began, self._operations.concluded)
+        look = self._look if began == self._began else 0
+        return min(ends, began + LOOKS[look] * self._settings.window_s)
+
     def tick(self, now: float) -> list[ControlCommand]:
-        """End the window if it is time."""
+        """Judge, if it is time."""
         if self._ends is None:
             return []
         self._begin_anew()
-        if now < self._ends:
+        deadline = self.next_deadline()
+        if deadline is None or now < deadline:
             return []
-        self._window += 1
-        window = self._judged = self._demand.close()
-        self._began, self._ends = now, max(now, self._ends + self._settings.window_s)
-        if self._operations.under_way:
-            self._demand.forget()
-            signal = Signal("stay", "the composition is changing", 0, False)
+        at_end = now >= self._ends
+        window = self._demand.close() if at_end else self._demand.window()
+        judgement = self._judge(now, window, at_end)
+        if at_end:
+            self._window += 1
+            self._begin_window(now, max(now, self._ends + self._settings.window_s))
         else:
-            signal = self._demand.judge(window, self._fleet.serving())
-        return self._act(now, window, signal)
+            self._look += 1
+        return self._act(now, window, judgement, at_end)
+
+    def _begin_window(self, now: float, ends: float) -> None:
+        self._began, self._ends, self._look = now, ends, 0
 
     def _begin_anew(self) -> None:
         """The window begins when the last operation was over: before, it was another composition"""
@@ -85,7 +119,7 @@ class Adaptation:
         if concluded > self._began:
             self._demand.close()
             self._demand.forget()
-            self._began, self._ends = concluded, concluded + self._settings.window_s
+            self._begin_window(concluded, concluded + self._settings.window_s)
 
     def snapshot(self, now: float) -> dict[str, Any]:
         """The window so far, the last decision, and what would be begun if its signal were proven.
@@ -99,7 +133,7 @@ class Adaptation:
             "adaptation": {
                 **self._holding.snapshot(now),
                 "window_s": settings.window_s,
-                "window_ends_at": self.next_deadline(),
+                "window_ends_at": self.window_ends(),
                 "requests": window.requests,
                 "demand_s": window.demand_s,
                 "capacity_s": capacity_s,
@@ -112,58 +146,103 @@ class Adaptation:
         }
 
     def _next(self) -> dict[str, Any] | None:
-        signal = self.last.signal if self.last is not None else "stay"
-        changes = self._choose(self._judged, signal) if signal != "stay" else []
-        if not changes:
+        before, after = self._wanted[0] if self._wanted else ((), ())
+        if not before or not all(self._fleet.serves(worker) for worker in before):
             return None
-        before, after = changes[0]
         return {
-            "kind": signal,
+            "kind": _kind(before, after),
             "before": [w.name for w in before],
             "after": [w.name for w in after],
         }
 
     # --- decision
 
-    def _act(self, now: float, window: Window, signal: Signal) -> list[ControlCommand]:
+    def _judge(self, now: float, window: Window, at_end: bool) -> Judgement:
         serving = self._fleet.serving()
-        changes: list[Change] = []
-        why_not = self._why_not(now, signal)
-        if not why_not:
-            changes = self._choose(window, signal.verdict)
-            why_not = "" if changes else f"no {signal.verdict} is possible"
-        self.last = self._decided(window, signal, serving, why_not)
-        begun = (self._operations.begin(now, *change, self._window) for change in changes)
+        if self._operations.under_way:
+            self._demand.forget()
+            return Judgement(Signal("stay", "the composition is changing", 0, False))
+        if (room := self._make_room(now, serving)) is not None:
+            return room
+        if self._prospects is not None:
+            return self._foresee(now, self._prospects, at_end)
+        signal = self._demand.judge(window, serving)
+        return Judgement(signal, self._choose(now, window, signal.verdict))
+
+    def _make_room(self, now: float, serving: Sequence[Worker]) -> Judgement | None:
+        """A request waits that no worker has room for, though a larger one would."""
+        needed = self._scheduler.unplaced_degree()
+        if not serving or needed <= max(serving).degree:
+            return None
+        if self._prospects is not None:
+            self._prospects.need(needed)
+        change = self._candidates.roomy(now, needed)
+        signal = Signal("merge", "a request needs more room than any worker has", 0, True)
+        return Judgement(signal, (change,) if change is not None else (), urgent=True)
+
+    def _foresee(self, now: float, prospects: Prospects, at_end: bool) -> Judgement:
+        """What the requests would have waited for elsewhere decides."""
+        serving = self._fleet.serving()
+        candidates = self._candidates.together(now)
+        if not at_end:
+            candidates = [c for c in candidates if c.kind == "split"]
+        prospect = prospects.judge(now, self._began, serving, candidates)
+        if prospect.best is None:
+            return Judgement(Signal("stay", prospect.reason, 0, False), (), prospect.means_s)
+        signal = Signal(prospect.best.kind, prospect.reason, 0, True)
+        return Judgement(signal, prospect.best.changes, prospect.means_s)
+
+    def _act(
+        self, now: float, window: Window, judgement: Judgement, at_end: bool
+    ) -> list[ControlCommand]:
+        """A look within a window is told of only if something is begun."""
+        serving = self._fleet.serving()
+        why_not = self._why_not(now, judgement)
+        self._wanted = judgement.changes
+        if why_not and not at_end:
+            return []
+        self.last = self._decided(window, judgement, serving, why_not)
+        changes = () if why_not else judgement.changes
+        if changes:
+            self._last_kind = judgement.signal.verdict
+        begun = (self._operations.begin(now, *change, self.last.window) for change in changes)
         return [self.last, *(command for commands in begun for command in commands)]
 
-    def _why_not(self, now: float, signal: Signal) -> str:
+    def _why_not(self, now: float, judgement: Judgement) -> str:
         """Why nothing is begun, whatever could be; "" if it may."""
+        signal = judgement.signal
         if signal.verdict == "stay":
             return "stay"
         if not signal.proven:
             return "not proven yet"
         if self._holding.is_on(now):
             return "held"
-        if now < self._operations.concluded + self._settings.dwell_s:
+        goes_on = self._prospects is not None and signal.verdict == self._last_kind
+        at_once = goes_on or judgement.urgent
+        if not at_once and now < self._operations.concluded + self._settings.dwell_s:
             return "the last operation was a moment ago"
-        return ""
+        return "" if judgement.changes else f"no {signal.verdict} is possible"
 
-    def _choose(self, window: Window, kind: str) -> list[Change]:
+    def _choose(self, now: float, window: Window, kind: str) -> tuple[Change, ...]:
         """Changes one by one, as long as what they lead to still asks for the same."""
         chosen: list[Change] = []
         workers = self._fleet.serving()
-        while len(chosen) < self._settings.max_operations:
-            possible = self._splits(workers) if kind == "split" else self._merges(workers)
-            if kind == "merge":
-                possible = [c for c in possible if self._demand.allows(window, _after(workers, c))]
+        disturbance = partial(self._candidates.disturbance, now)
+        while kind != "stay" and len(chosen) < self._settings.max_operations:
+            possible = self._possible(window, workers, kind)
             if not possible or (chosen and not self._still(window, workers, kind)):
                 break
-            change = min(possible, key=self._disturbance)
-            chosen.append(change)
-            workers = _after(workers, change)
+            chosen.append(min(possible, key=disturbance))
+            workers = after(workers, chosen[-1:])
         touched = {worker for before, _ in chosen for worker in before}
         assert len(touched) == sum(len(before) for before, _ in chosen)
-        return chosen
+        return tuple(chosen)
+
+    def _possible(self, window: Window, workers: Sequence[Worker], kind: str) -> list[Change]:
+        if kind == "split":
+            return self._candidates.splits(workers)
+        merges = self._candidates.merges(workers)
+        return [merge for merge in merges if self._demand.allows(window, after(workers, [merge]))]
 
     def _still(self, window: Window, workers: Sequence[Worker], kind: str) -> bool:
         """Whether demand asks for another one; a share of long requests asks for one only."""
@@ -172,27 +251,10 @@ class Adaptation:
             return window.demand_s > self._settings.split_above * capacity_s
         return window.demand_s < self._settings.merge_below * capacity_s
 
-    def _splits(self, workers: Sequence[Worker]) -> list[Change]:
-        there = [worker for worker in workers if self._fleet.serves(worker)]
-        return [((worker,), self._parts(worker)) for worker in there if self._parts(worker)]
-
-    def _merges(self, workers: Sequence[Worker]) -> list[Change]:
-        there = {worker for worker in workers if self._fleet.serves(worker)}
-        return [(self._parts(w), (w,)) for w in self._merged if there.issuperset(self._parts(w))]
-
-    def _parts(self, worker: Worker) -> tuple[Worker, ...]:
-        return parts(worker, self._cp_degrees)
-
-    def _disturbance(self, change: Change) -> tuple[float, int, Worker]:
-        before, _ = change
-        drain_s = max(self._scheduler.running_s(worker) for worker in before)
-        waiting_tokens = sum(self._scheduler.waiting_tokens(worker) for worker in before)
-        return drain_s, waiting_tokens, before[0]
-
     def _decided(
-        self, window: Window, signal: Signal, serving: Sequence[Worker], why_not: str
+        self, window: Window, judgement: Judgement, serving: Sequence[Worker], why_not: str
     ) -> Decided:
-        capacity_s = self._demand.capacity_s(serving)
+        signal, capacity_s = judgement.signal, self._demand.capacity_s(serving)
         explained = why_not and why_not != "stay"
         return Decided(
             window=self._window,
@@ -208,9 +270,9 @@ class Adaptation:
             long_request_share=window.long_request_share,
             long_token_share=window.long_token_share,
             composition=composition_name(serving),
+            predicted_ttft_s=tuple(judgement.means_s.items()),
         )
 
 
-def _after(workers: Sequence[Worker], change: Change) -> list[Worker]:
-    before, after = change
-    return [*(worker for worker in workers if worker not in before), *after]
+def _kind(before: Sequence[Worker], after: Sequence[Worker]) -> str:
+    return "split" if len(after) > len(before) else "merge"

@@ -79,7 +79,12 @@ class Controller:
         self._drains = Drains(patience_s, self._fleet, self._scheduler)
         self._holding = Holding()
         self._adaptation = Adaptation(
-            settings, self._fleet, self._scheduler, self._operations, self._holding
+            settings,
+            prefill_time,
+            self._fleet,
+            self._scheduler,
+            self._operations,
+            self._holding,
         )
         self._replication = Replication(settings, self._fleet, self._scheduler, self._holding)
         self._parts = (
@@ -186,7 +191,7 @@ class Controller:
         commands = self._scheduler.submit(now, submit)
         for command in commands:
             if isinstance(command, Placed) and submit.attempt == 0:
-                self._adaptation.arrive(command)
+                self._adaptation.arrive(now, command)
         return commands
 
     # --- ranks

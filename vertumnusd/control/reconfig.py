@@ -160,7 +160,7 @@ class Operations:
             after,
             began=now,
             deadline=now + self._settings.reconfiguration.drain_deadline_s,
-            predicted_drain_s=max(self._scheduler.running_s(worker) for worker in before),
+            predicted_drain_s=max(self._scheduler.running_s(now, worker) for worker in before),
         )
 
     def _drain(self, operation: Operation, worker: Worker) -> DrainWorker:

@@ -178,15 +178,19 @@ class Scheduler:
             assert not self.ledger.draining[worker].busy
             del self.ledger.draining[worker]
 
-    def running_s(self, worker: Worker) -> float:
-        """Predicted time of what the worker runs now: how long a drain would take."""
-        running = self.ledger.queues[worker].dispatched[:1]
-        return sum(request.predicted_ns for request in running) / 1e9
+    def running_s(self, now: float, worker: Worker) -> float:
+        """What is left of what the worker runs now, as predicted: how long a drain would take."""
+        return self.ledger.queues[worker].running_ns(nanoseconds(now)) / 1e9
 
     def load_s(self, worker: Worker) -> float:
         """Its queue, if it serves or drains."""
         queue = self.ledger.queues.get(worker) or self.ledger.draining.get(worker)
         return queue.queue_s if queue else 0.0
+
+    def unplaced_degree(self) -> int:
+        """The least degree of a worker that would have room for all that has no place; 0: none."""
+        unplaced = self.ledger.unplaced.values()
+        return max((self._settings.least_degree(r.blocks) for r in unplaced), default=0)
 
     def waiting_tokens(self, worker: Worker) -> int:
         return sum(request.input_tokens for request in self.ledger.queues[worker].waiting)

@@ -37,7 +37,7 @@ class ReconfigurationSettings(
     long_shift: float = 0.05  # change of the share of long requests that counts
     hold_windows: int = 2  # in a row that must speak for the same …
     confidence: float = 2.0  # … by so many standard errors of theirs …
-    min_requests: int = 30  # … with enough requests for errors to mean anything
+    min_requests: int = 12  # … with enough requests for errors to mean anything
     dwell_s: float = 20.0  # after an operation, until the next decision
     max_operations: int = 8  # at once
     patience_s: float = 5.0  # a drain lets paused requests wait this long

@@ -161,6 +161,13 @@ class WorkerQueue:
         longer = len(self.dispatched) - len(shorter_ns)
         return (ahead_ns, longer) if ahead_ns + longer * service_ns < left_ns else (left_ns, 0)
 
+    def running_ns(self, now_ns: int) -> int:
+        """What is left of the first of the dispatched; of all of them, where they may be paused."""
+        if not self.dispatched:
+            return 0
+        ahead_ns = 0 if self.discipline.pausing else self.given_ns - self.dispatched[0].predicted_ns
+        return max(0, self.free_at_ns - ahead_ns - now_ns)
+
     # --- requests come and go
 
     def add(self, request: Request, service_s: float) -> None:

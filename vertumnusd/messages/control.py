@@ -309,6 +309,8 @@ class Decided(Message, frozen=True):
     long_request_share: float
     long_token_share: float
     composition: str
+    # Under policy "ours", mean TTFT of the requests on each composition, this one first
+    predicted_ttft_s: tuple[tuple[str, float], ...] = ()
 
 
 class Converting(Message, frozen=True):

@@ -1,0 +1,96 @@
+"""What the requests of a while would have waited, had other workers served them.
+
+Requests come as they came; each goes to the worker with the least J, is served shortest first, and
+takes its predicted time with the prefix that it had. So it is what ``placement.py`` and
+``worker_queue.py`` do, without prefixes that another composition would have found, and without
+limits. Of the workers of a degree the one with the least work is asked for its J.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from vertumnusd.control.prefill_time import PrefillTime
+
+
+class Arrived(NamedTuple):
+    """A request, and the prefix that it was placed with."""
+
+    at_s: float
+    input_tokens: int
+    cached_tokens: int
+    least_degree: int = 1  # of a worker that has room for it
+
+
+class _Worker:
+    """``queue`` are the requests that have not ended, the least left first: (seconds, which)."""
+
+    __slots__ = ("busy_until_s", "now_s", "queue")
+
+    def __init__(self) -> None:
+        self.now_s = 0.0  # up to then its course is known
+        self.busy_until_s = 0.0  # with all that it has
+        self.queue: list[tuple[float, int]] = []
+
+    def cost_s(self, service_s: float) -> float:
+        """J: what goes before, what this one delays, and its own time."""
+        ahead_s = sum(left_s for left_s, _ in self.queue if left_s <= service_s)
+        behind = sum(left_s > service_s for left_s, _ in self.queue)
+        return self.now_s + ahead_s + (behind + 1) * service_s
+
+    def pass_time(self, until_s: float, pausing: bool, ended_s: list[float]) -> None:
+        """Serve up to ``until_s``; without pausing, what has begun is served to its end."""
+        while self.queue and self.now_s < until_s:
+            left_s, which = heappop(self.queue)
+            end_s = self.now_s + left_s
+            if pausing and end_s > until_s:
+                heappush(self.queue, (end_s - until_s, which))
+                break
+            self.now_s = ended_s[which] = end_s
+        self.now_s = max(self.now_s, until_s)
+
+
+def ttfts_s(
+    requests: Sequence[Arrived],
+    degrees: Iterable[int],
+    prefill_time: PrefillTime,
+    *,
+    pausing: bool,
+    unplaced_wait_s: float,
+) -> list[float]:
+    """The times to first token, in the order of ``requests``, on one worker of each of ``degrees``.
+
+    ``requests`` are in the order of their arrival, and find the workers idle. One that no worker
+    has room for waits ``unplaced_wait_s``.
+    """
+    pools: dict[int, list[_Worker]] = {}
+    for degree in degrees:
+        pools.setdefault(degree, []).append(_Worker())
+    ended_s = [0.0] * len(requests)
+    for which, (at_s, input_tokens, cached_tokens, least_degree) in enumerate(requests):
+        uncached = input_tokens - cached_tokens
+        least_s, chosen, chosen_s = float("inf"), None, 0.0
+        for degree, pool in pools.items():
+            if degree < least_degree:
+                continue
+            worker = min(pool, key=_busy_until)
+            worker.pass_time(at_s, pausing, ended_s)
+            service_s = prefill_time.predict_s(degree, uncached, cached_tokens)
+            cost_s = worker.cost_s(service_s)
+            if cost_s < least_s:
+                least_s, chosen, chosen_s = cost_s, worker, service_s
+        if chosen is None:
+            ended_s[which] = at_s + unplaced_wait_s
+            continue
+        heappush(chosen.queue, (chosen_s, which))
+        chosen.busy_until_s = max(chosen.busy_until_s, chosen.now_s) + chosen_s
+    for pool in pools.values():
+        for worker in pool:
+            worker.pass_time(float("inf"), pausing, ended_s)
+    return [end_s - request.at_s for end_s, request in zip(ended_s, requests, strict=True)]
+
+
+def _busy_until(worker: _Worker) -> float:
+    return worker.busy_until_s
