@@ -76,14 +76,29 @@ def test_the_cached_prefix_is_what_every_rank_of_the_home_holds():
     assert begin.block_ids == u32(30, 20, 31, 21)
 
 
-def test_the_first_token_is_told_before_the_other_ranks_are_done():
+def test_the_first_token_is_told_when_all_ranks_are_through():
+    lead = new_lead(degree=2)
+    running(lead)
+    for rank, seq, token in ((0, 1, -1), (0, 2, 42), (1, 1, -1)):
+        commands = lead.step(1.0, step_done(rank, seq, token=token))
+        assert not any(isinstance(c, FirstToken) for c in commands)
+
+    commands = lead.step(2.0, step_done(1, 2))
+    assert commands[0] == FirstToken("a", 42, 0, 1.0)
+    assert PrefillDone("a", 0, 0, 1.0) in commands
+
+
+def test_a_token_that_a_failed_rank_has_spoiled_is_never_told():
     lead = new_lead(degree=2)
     running(lead)
     lead.step(1.0, step_done(0, 1))
-    lead.step(1.0, step_done(1, 1))
+    lead.step(1.0, step_done(0, 2, token=42))
+    commands = lead.step(1.1, StepFailed(1, 5, 1, "a", "out of memory"))
+    for seq in (1, 2):
+        commands += lead.step(1.2, step_done(1, seq))
 
-    assert lead.step(2.0, step_done(0, 2, token=42)) == [FirstToken("a", 42, 0, 1.0)]
-    assert PrefillDone("a", 0, 0, 1.0) in lead.step(2.0, step_done(1, 2))
+    assert RunFailed("a", "out of memory") in commands
+    assert not any(isinstance(c, FirstToken) for c in commands)
 
 
 def test_each_step_is_pulled_and_blocks_are_released_after_the_last_pull():

@@ -3,13 +3,15 @@
 import pytest
 from leads import DECODE, messages, names, new_lead, prefill, reserved, running
 
-from vertumnusd.control.lead import FirstToken, RunFailed
+from vertumnusd.control.lead import FirstToken, RunFailed, SendRank
 from vertumnusd.control.step_order import StepLimits
 from vertumnusd.messages import (
     Discard,
     PrefillDone,
     Pull,
+    Release,
     Reserve,
+    Returned,
     Step,
     StepDone,
     StepFailed,
@@ -69,16 +71,45 @@ def test_each_of_a_pack_is_told_its_own_token_and_pulled():
     assert PrefillDone("r1", 0, 0, 0.25) in commands
 
 
-def test_one_request_of_a_pack_fails_alone():
+def test_what_fails_in_a_pack_is_run_once_more_alone():
+    """With blocks reserved anew, and beside others which could have been packed with it."""
     lead, _ = packing(10, 12)
     lead.step(0.4, StepDone(0, 5, 2, 0.13, {"second": 1}))
     failed = lead.step(0.5, StepFailed(0, 5, 3, "r0", "out of memory"))
+    assert failed == [SendRank(0, Discard(1, 5, "r0"))]
     done = lead.step(0.6, StepDone(0, 5, 3, 0.25, {"r1": 8}))
-
-    assert RunFailed("r0", "out of memory") in failed
-    assert [d.request for d in messages(failed, Discard)] == ["r0"]
     assert FirstToken("r1", 8, 0, 0.25) in done
     assert [pull.request for pull in messages(done, Pull)] == ["r1"]
+    assert [release.request for release in messages(done, Release)] == ["r0"]
+    (reserve,) = messages(done, Reserve)
+
+    for request in ("busy", "ahead", "other"):
+        running(lead, request, 10)
+    lead.step(0.7, reserved(reserve))
+    steps = [
+        m for seq in (4, 5) for m in messages(lead.step(0.8, StepDone(0, 5, seq, 0.1, {})), Step)
+    ]
+    assert sorted(map(names, steps)) == ["other", "r0"]
+
+
+def test_what_fails_alone_has_failed():
+    lead, _ = packing(10, 12)
+    lead.step(0.4, StepDone(0, 5, 2, 0.13, {"second": 1}))
+    lead.step(0.5, StepFailed(0, 5, 3, "r0", "out of memory"))
+    (reserve,) = messages(lead.step(0.6, StepDone(0, 5, 3, 0.25, {"r1": 8})), Reserve)
+    lead.step(0.7, reserved(reserve))
+    failed = lead.step(0.8, StepFailed(0, 5, 4, "r0", "out of memory"))
+    assert RunFailed("r0", "out of memory") in failed
+
+
+def test_what_fails_in_a_pack_is_given_back_in_a_drain():
+    lead, _ = packing(10, 12)
+    lead.step(0.4, StepDone(0, 5, 2, 0.13, {"second": 1}))
+    lead.step(0.5, StepFailed(0, 5, 3, "r0", "out of memory"))
+    lead.drain(0.5, 1, 10.0)
+    done = lead.step(0.6, StepDone(0, 5, 3, 0.25, {"r1": 8}))
+    assert Returned("r0", 0, "CP1[0]") in done
+    assert not messages(done, Reserve)
 
 
 def test_an_aborted_request_of_a_pack_leaves_alone():

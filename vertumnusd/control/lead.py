@@ -6,6 +6,9 @@
 * Steps are layer ranges of about ``step_s`` predicted seconds, of the request or the pack of
   short ones that ``step_order.py`` chooses at each border. One step stays queued ahead of the
   ranks, so they never wait for the lead; aborts and pauses act between steps.
+* Failures: a request that fails fails alone. If it shared its step, it is run once more by itself.
+  The first token is shown when every rank is through with its step, as a rank that failed has
+  spoiled what another one drew.
 * Hand-off: after each step the decode rank pulls that step's layers. The home's blocks stay pinned
   until the last pull is acknowledged.
 * Drain: what has not begun is given back at once, what has begun is finished; past the patience
@@ -236,25 +239,21 @@ class Lead:
         if entry is None:
             return []
         if isinstance(reply, StepFailed):
-            return self._on_step_failed(reply)
-        commands = [c for run in entry.pack for c in self._on_step_done(run, reply)]
+            return self._on_step_failed(entry, reply)
+        for run in entry.pack:
+            run.note_done(reply)
         if self._outstanding.finish(now, entry, reply.rank):
-            commands += [c for run in entry.pack for c in self._on_step_complete(run, entry)]
-        return commands
+            return [c for run in entry.pack for c in self._on_step_complete(run, entry)]
+        return []
 
-    def _on_step_failed(self, reply: StepFailed) -> list[LeadCommand]:
+    def _on_step_failed(self, entry: OutstandingStep, reply: StepFailed) -> list[LeadCommand]:
+        """What failed among others may have been their fault: it gets one more chance, alone."""
         run = self._runs.get(reply.request)
-        if run is None or run.ending is Ending.ABORTED:
+        if run is None or run.ending in (Ending.ABORTED, Ending.REPEATED):
             return []
+        if run.ending is None and len(entry.pack) > 1 and entry.step.first_layer == 0:
+            return self._end(run, Ending.REPEATED)
         return [RunFailed(run.request, reply.reason), *self._end(run, Ending.ABORTED)]
-
-    def _on_step_done(self, run: Run, reply: StepDone) -> list[LeadCommand]:
-        run.elapsed_s[reply.rank] = run.elapsed_s.get(reply.rank, 0.0) + reply.elapsed_s
-        token = reply.drawn.get(run.request)
-        if token is None or run.ending is not None or run.drew:
-            return []
-        run.drew = True
-        return [FirstToken(run.request, token, run.cached_tokens, run.prefill_s)]
 
     def _on_step_complete(self, run: Run, entry: OutstandingStep) -> list[LeadCommand]:
         run.steps_out -= 1
@@ -262,7 +261,7 @@ class Lead:
         run.expected_s += entry.predicted_s
         if run.ending is not None:
             return self._settle(run)
-        commands: list[LeadCommand] = [*run.pull(entry.step)]
+        commands: list[LeadCommand] = [*run.first_token(), *run.pull(entry.step)]
         if run.done_layer == self._geometry.layers:
             run.phase = Phase.HANDING_OFF
             commands.append(run.report())
@@ -271,7 +270,7 @@ class Lead:
     # --- ends
 
     def _end(self, run: Run, ending: Ending) -> list[LeadCommand]:
-        """Let the run end as soon as nothing of it is under way. An abort outdoes a return."""
+        """Let the run end as soon as nothing of it is under way. An abort outdoes the others."""
         commands: list[LeadCommand] = []
         if run.phase is Phase.RUNNING and run.ending is None:
             commands += run.discard()
@@ -291,9 +290,12 @@ class Lead:
             return []
         if run.ending is None and run.phase is not Phase.HANDING_OFF:
             return []
-        del self._runs[run.request]
         commands: list[LeadCommand] = [*run.release()]
-        if run.ending is Ending.RETURNED:
+        if run.ending is Ending.REPEATED and self._drain is None:
+            self._runs[run.request] = Run(run.prefill, self._geometry, alone=True)
+            return commands
+        del self._runs[run.request]
+        if run.ending in (Ending.RETURNED, Ending.REPEATED):
             return [*commands, run.returned()]
         if not run.reported:
             commands.append(run.report())

@@ -31,6 +31,7 @@ from vertumnusd.messages import (
     RoomMissing,
     Sampling,
     Step,
+    StepDone,
     ToRank,
 )
 
@@ -48,6 +49,7 @@ class Ending(enum.Enum):
 
     ABORTED = "aborted"
     RETURNED = "returned"
+    REPEATED = "repeated"  # as another run, with blocks reserved anew: these may be spoiled
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,7 @@ class Run:
 
     prefill: Prefill
     geometry: Geometry
+    alone: bool = False  # shares no step
     phase: Phase = Phase.ADMITTED
     ending: Ending | None = None
     replies: dict[int, Reserved | ReserveFailed] = field(default_factory=dict)
@@ -128,7 +131,7 @@ class Run:
     elapsed_s: dict[int, float] = field(default_factory=dict)  # computing so far, by rank
     expected_s: float = 0.0  # predicted time of the steps done
     pulling: int = 0  # pulls sent and not acknowledged
-    drew: bool = False
+    token: int | None = None  # that one rank has drawn
     reported: bool = False  # PrefillDone was sent
 
     @property
@@ -329,6 +332,17 @@ class Run:
             self._turn,
         )
         return [SendRank(rank, message)]
+
+    def note_done(self, reply: StepDone) -> None:
+        """A rank is through with a step of this request."""
+        self.elapsed_s[reply.rank] = self.elapsed_s.get(reply.rank, 0.0) + reply.elapsed_s
+        self.token = reply.drawn.get(self.request, self.token)
+
+    def first_token(self) -> list[FirstToken]:
+        """What was drawn, once all ranks are through with the last layer."""
+        if self.token is None or self.done_layer < self.geometry.layers:
+            return []
+        return [FirstToken(self.request, self.token, self.cached_tokens, self.prefill_s)]
 
     def report(self) -> PrefillDone:
         self.reported = True

@@ -47,6 +47,7 @@ class Steppable(Protocol):
     """A request on its worker, as far as the order of steps depends on it."""
 
     geometry: Geometry
+    alone: bool  # it shares no step
     cached_tokens: int
     next_layer: int  # the first that was not given to the ranks yet
     bypassed_s: float  # predicted time of what came later and ran before it
@@ -109,10 +110,11 @@ def _first(able: Sequence[R], limits: StepLimits) -> R | None:
 def _companions(first: R, able: Sequence[R], limits: StepLimits) -> list[R]:
     """Others that stand at the same layer, and can be done in the same step."""
     found: list[R] = []
-    if limits.pack_requests == 1 or len(able) == 1:
+    if limits.pack_requests == 1 or len(able) == 1 or first.alone:
         return found
     tokens = first.uncached_tokens
-    alike = [run for run in able if run is not first and run.next_layer == first.next_layer]
+    others = [run for run in able if run is not first and not run.alone]
+    alike = [run for run in others if run.next_layer == first.next_layer]
     for run in sorted(alike, key=lambda run: run.remaining_s):
         tokens += run.uncached_tokens
         pack = [first, *found, run]

@@ -48,6 +48,7 @@ class VirtualRun:
     bypassed_s: float = 0.0
     elapsed_s: float = 0.0  # computing so far, and …
     expected_s: float = 0.0  # … what was predicted of it
+    alone: bool = field(default=False, init=False)  # no step fails here
     ending: None = field(default=None, init=False)  # one that ends early is gone at once
 
     @property
