@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from vertumnusd.messages import Failed, Finished
+import re
+from pathlib import Path
+
+from vertumnusd.messages import (
+    HASH_BYTES,
+    Failed,
+    Finished,
+    Reclaim,
+    Replicate,
+    Replicated,
+    TransferFailed,
+)
 from vertumnusd.node.metrics import REJECTIONS, Metrics
 
 
@@ -81,3 +92,34 @@ def test_gauges_of_the_node() -> None:
     assert value(metrics, "vertumnus_num_requests_waiting") == 5
     assert value(metrics, "vertumnus_kv_cache_usage_perc") == 0.25
     assert value(metrics, "vertumnus_event_loop_lag_seconds_count") == 1
+
+
+def copy(transfer: int, kind: str) -> Replicate:
+    """Of the last three of five blocks."""
+    return Replicate(1, transfer, kind, bytes(5 * HASH_BYTES), 2, 0, 1, 1.0, 1, 1)
+
+
+def test_copies_count_once_they_are_installed_and_failed_ones_never() -> None:
+    metrics = Metrics()
+    for transfer, kind in ((1, "intra"), (2, "fetch"), (3, "fetch")):
+        metrics.observe_copy(copy(transfer, kind))
+    assert value(metrics, "vertumnus_replicated_tokens_total") == 0
+    metrics.observe_copy_ended(Replicated(2), 16)
+    metrics.observe_copy_ended(TransferFailed(1, "no room"), 16)
+    assert value(metrics, 'vertumnus_replications_total{kind="fetch"}') == 1
+    assert value(metrics, 'vertumnus_replications_total{kind="intra"}') == 0
+    assert value(metrics, "vertumnus_replicated_tokens_total") == 3 * 16
+
+
+def test_what_is_reclaimed_counts_in_tokens() -> None:
+    metrics = Metrics()
+    metrics.observe_reclaim(Reclaim(1, 0, bytes(4 * HASH_BYTES), (1,)), 16)
+    assert value(metrics, "vertumnus_reclaimed_tokens_total") == 4 * 16
+
+
+def test_the_documentation_names_what_there_is() -> None:
+    page = Path(__file__).parents[2] / "docs" / "metrics.md"
+    rows = [line.split("|")[1] for line in page.read_text().splitlines() if line.startswith("| `")]
+    names = [name for row in rows for name in re.findall(r"`(\w+?)(?:_total)?(?:\{.*?\})?`", row)]
+    there_are = {family.name.removeprefix("vertumnus_") for family in Metrics().registry.collect()}
+    assert sorted(names) == sorted(there_are)

@@ -30,7 +30,6 @@ from vertumnusd.messages import (
     Adopted,
     Answer,
     BlocksChanged,
-    ControlCommand,
     ControlEvent,
     Converted,
     DrainWorker,
@@ -40,8 +39,12 @@ from vertumnusd.messages import (
     Parked,
     RankDown,
     RankUp,
+    Reclaim,
     Refused,
+    Replicate,
+    Replicated,
     Resume,
+    TransferFailed,
     Withdrawn,
 )
 from vertumnusd.node.admin import Admin, AdminSocketError, AdminToken, admin_listener
@@ -51,7 +54,7 @@ from vertumnusd.node.doors import Doors
 from vertumnusd.node.feed import Feed
 from vertumnusd.node.gguf_tokenizer import TokenizerError
 from vertumnusd.node.hashing import chain
-from vertumnusd.node.hub import Effects, Hub, LeadSettings
+from vertumnusd.node.hub import Effects, Happened, Hub, LeadSettings
 from vertumnusd.node.keys import Keys
 from vertumnusd.node.limits import Limits
 from vertumnusd.node.memory import plan_memory
@@ -353,7 +356,11 @@ class Daemon:
         self._decode_ranks.discard(event.rank)
         self._update_readiness()
 
-    def _report(self, happened: ControlCommand | Refused) -> None:
+    def _report(self, happened: Happened) -> None:
+        block_tokens = self._config.cache.block_tokens
+        if isinstance(happened, Replicated | TransferFailed):
+            self._metrics.observe_copy_ended(happened, block_tokens)
+            return
         announce(happened)
         self._feed.happened(happened)
         if isinstance(happened, Refused):
@@ -369,6 +376,10 @@ class Daemon:
                 self._exposed.discard(happened.worker)
             case Converted():
                 self._metrics.observe_converted(happened)
+            case Replicate():
+                self._metrics.observe_copy(happened)
+            case Reclaim():
+                self._metrics.observe_reclaim(happened, block_tokens)
         if isinstance(happened, Exposed | Withdrawn | DrainWorker | Resume | Converted):
             self._update_readiness()
 

@@ -79,6 +79,7 @@ from vertumnusd.messages import (
     Refused,
     Reject,
     Replicate,
+    Replicated,
     ReportBlocks,
     Reserved,
     ReserveFailed,
@@ -91,12 +92,14 @@ from vertumnusd.messages import (
     StepFailed,
     Submit,
     ToRank,
+    TransferFailed,
     Undrain,
     Withdrawn,
 )
 from vertumnusd.node.service import Job
 
 Event = ParamSpec("Event")
+Happened = ControlCommand | Refused | Replicated | TransferFailed
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +121,7 @@ class Effects:
     send: Callable[[int, ToRank], None]
     kill: Callable[[int], None]
     emit: Callable[[str, Answer], None]
-    report: Callable[[ControlCommand | Refused], None]  # what an operator may want to know of
+    report: Callable[[Happened], None]  # what an operator may want to know of
     illegal: Callable[[ControlEvent, str], None]  # refused by the controller, and why
     chain: Callable[[list[int], bytes], bytes]  # tokens, salt → chained block hashes
 
@@ -460,6 +463,7 @@ class Hub:
             if isinstance(command, SendRank):
                 self._effects.send(command.rank, command.message)
             else:
+                self._effects.report(command)
                 self._events.append(command)
 
     def _admit(self, command: AdmitToLead) -> None:

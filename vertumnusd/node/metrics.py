@@ -19,7 +19,16 @@ from prometheus_client import (
     generate_latest,
 )
 
-from vertumnusd.messages import Converted, Failed, Finished
+from vertumnusd.messages import (
+    HASH_BYTES,
+    Converted,
+    Failed,
+    Finished,
+    Reclaim,
+    Replicate,
+    Replicated,
+    TransferFailed,
+)
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
@@ -33,6 +42,7 @@ REJECTIONS = (
     "connection_limit_reached",
     "other",
 )
+COPIES = ("intra", "inter", "fetch")
 OUTCOMES = ("stop", "length", "prefilled", "failed", "cancelled")
 
 # Prefill of a long prompt takes minutes, a cached short one milliseconds.
@@ -105,6 +115,14 @@ class Metrics:
             buckets=STAGE_SECONDS,
             registry=self.registry,
         )
+        self._replications = self._counter(
+            "replications", "Copies of prefixes that were installed.", kind=COPIES
+        )
+        self._replicated_tokens = self._counter("replicated_tokens", "Tokens of these copies.")
+        self._reclaimed_tokens = self._counter(
+            "reclaimed_tokens", "Tokens that the controller had deleted."
+        )
+        self._copies: dict[int, Replicate] = {}  # under way
         self._drain_s, self._switch_s = stages.labels("drain"), stages.labels("switch")
 
     def _histogram(self, name: str, what: str, buckets: tuple[float, ...] = SECONDS) -> Histogram:
@@ -147,6 +165,20 @@ class Metrics:
         self._drain_s.observe(converted.drain_s)
         if converted.outcome == "exposed":
             self._switch_s.observe(converted.switch_s)
+
+    def observe_copy(self, command: Replicate) -> None:
+        """A copy begins; it counts once it is installed."""
+        self._copies[command.transfer] = command
+
+    def observe_copy_ended(self, event: Replicated | TransferFailed, block_tokens: int) -> None:
+        command = self._copies.pop(event.transfer, None)
+        if command is not None and isinstance(event, Replicated):
+            blocks = len(command.chain) // HASH_BYTES - command.first_block
+            self._replications.labels(command.kind).inc()
+            self._replicated_tokens.inc(blocks * block_tokens)
+
+    def observe_reclaim(self, command: Reclaim, block_tokens: int) -> None:
+        self._reclaimed_tokens.inc(len(command.blocks) // HASH_BYTES * block_tokens)
 
     def observe_ended(self, outcome: str) -> None:
         """A request that was accepted and did not get its whole answer: failed or cancelled."""
