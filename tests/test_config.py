@@ -35,7 +35,7 @@ def test_the_sample_file_holds_every_key_with_its_default():
 
 def test_the_sample_and_the_demo_file_load():
     assert load_config(ROOT / "etc" / "vertumnusd.toml") == Config()
-    assert load_config(ROOT / "etc" / "demo.toml").composition == "1CP2/2CP1"
+    assert load_config(ROOT / "etc" / "demo.toml").composition == "2CP2"
 
 
 def test_what_is_shown_is_a_file_that_says_the_same(tmp_path, capsys):

@@ -89,6 +89,9 @@ def _add_serve(commands: Any) -> None:
 def _add_demo(commands: Any) -> None:
     demo = commands.add_parser("demo", help="the main job on a small model", allow_abbrev=False)
     demo.add_argument("--json", type=Path, metavar="FILE", help="also write the facts to FILE")
+    demo.add_argument(
+        "--record", type=Path, metavar="FILE", help="write what happens to FILE, for tui --replay"
+    )
     demo.set_defaults(run=_demo)
 
 
@@ -160,7 +163,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 def _demo(arguments: argparse.Namespace) -> int:
     from vertumnusd.demo import demo
 
-    return demo(arguments.json)
+    return demo(arguments.json, arguments.record)
 
 
 def _profile(arguments: argparse.Namespace) -> int:

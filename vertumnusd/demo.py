@@ -1,7 +1,8 @@
 """``vertumnusd demo``: the main job on a real small model, and a table of what happened.
 
 Starts a daemon of its own with ``etc/demo.toml`` on a free port, talks to it as clients do (one
-HTTP completion, everything else over the websocket door), prints the answers, and ends the daemon.
+HTTP completion, everything else over the websocket door), prints the answers, has the cluster adapt
+(``demo_adaptation.py``), and ends the daemon.
 A line shows how far loading and long prefills are.
 """
 
@@ -15,24 +16,24 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import trio
-from trio_websocket import WebSocketConnection, open_websocket_url
+from trio_websocket import open_websocket_url
 
 from vertumnusd.config import ETC
+from vertumnusd.demo_adaptation import Watch, adapt
+from vertumnusd.demo_client import Client, DemoError, ProgressLine, Row, facts_of, get, heading
 
 CONFIG = ETC / "demo.toml"
 DOCUMENT = ETC / "demo" / "orchard.txt"
 
 START_LIMIT_S = 180.0
-TOTAL_LIMIT_S = 230.0
+TOTAL_LIMIT_S = 900.0
 STOP_LIMIT_S = 15.0
 MESSAGE_BYTES = 16 << 20
-PIPE_INTERVAL_S = 2.0
 
 SHORT = (
     "Name three primary colours.",
@@ -48,45 +49,37 @@ ABOUT_DOCUMENT = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """What one request was and did; the rows of the table and of ``--json``."""
-
-    label: str
-    worker: str
-    degree: int
-    input_tokens: int
-    cached_tokens: int
-    output_tokens: int
-    queue_s: float
-    predicted_s: float
-    prefill_s: float
-    ttft_s: float
-    handoff_ttft_s: float
-    text: str
-
-
-class DemoError(Exception):
-    """The demo cannot go on; the message says why."""
-
-
-def demo(json_path: Path | None) -> int:
+def demo(json_path: Path | None, record_path: Path | None) -> int:
     """Run the demo. Returns the exit status of the process."""
+    if record_path is None:
+        return _demo(json_path, None)
+    try:
+        with record_path.open("wb") as record:
+            return _demo(json_path, record)
+    except OSError as error:
+        print(f"--record {record_path}: {error.strerror or error}", file=sys.stderr)
+        return 2
+
+
+def _demo(json_path: Path | None, record: BinaryIO | None) -> int:
     started = time.monotonic()
     line = ProgressLine()
     port = _free_port()
     command = [sys.executable, "-m", "vertumnusd", "serve", "--config", str(CONFIG)]
     command += ["--port", str(port), "--log-level", "warning"]
     daemon = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    failure: BaseExceptionGroup[DemoError] | None = None
     try:
         try:
             _wait_until_ready(daemon, port, line)
-            rows = trio.run(_talk, port, line, started)
+            rows = trio.run(_talk, port, line, started, record)
         finally:
             line.clear()
             status = _stop(daemon)
-    except DemoError as error:
-        print(f"demo failed: {error}", file=sys.stderr)
+    except* DemoError as group:
+        failure = group
+    if failure is not None:
+        print(f"demo failed: {_reason(failure)}", file=sys.stderr)
         return 1
     _print_table(rows, time.monotonic() - started)
     if json_path is not None:
@@ -95,6 +88,14 @@ def demo(json_path: Path | None) -> int:
     if status != 0:
         print(f"the daemon ended with status {status}", file=sys.stderr)
     return status
+
+
+def _reason(group: BaseExceptionGroup[DemoError]) -> BaseException:
+    """The first error of nurseries within nurseries."""
+    first: BaseException = group
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    return first
 
 
 # --- the daemon
@@ -144,7 +145,9 @@ def _stop(daemon: subprocess.Popen[bytes]) -> int:
 # --- the conversation
 
 
-async def _talk(port: int, line: ProgressLine, started: float) -> list[Row]:
+async def _talk(
+    port: int, line: ProgressLine, started: float, record: BinaryIO | None
+) -> list[Row]:
     rows: list[Row] = []
     with trio.move_on_after(TOTAL_LIMIT_S - (time.monotonic() - started)) as limit:
         heading(await _composition(port))
@@ -159,6 +162,11 @@ async def _talk(port: int, line: ProgressLine, started: float) -> list[Row]:
             rows.append(await client.ask(FIRST_ABOUT_DOCUMENT, _about(document)))
             heading("questions about the same document, several at once")
             rows += await client.ask_all((q, _about(document, q)) for q in ABOUT_DOCUMENT)
+            watch = Watch(port, line, record)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(watch.run)
+                rows += await adapt(client, watch, document)
+                nursery.cancel_scope.cancel()
     if limit.cancelled_caught:
         raise DemoError(f"not done within {TOTAL_LIMIT_S:.0f} s")
     return rows
@@ -169,13 +177,8 @@ def _about(document: str, question: str = FIRST_ABOUT_DOCUMENT) -> str:
 
 
 async def _composition(port: int) -> str:
-    view = await trio.to_thread.run_sync(_get, port, "/v1/cluster")
+    view = await trio.to_thread.run_sync(get, port, "/v1/cluster")
     return f"{view['model']} served as {view['composition']} on 127.0.0.1:{port}"
-
-
-def _get(port: int, path: str) -> Any:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
-        return json.load(answer)
 
 
 async def _complete(port: int, prompt: str) -> Row:
@@ -198,125 +201,13 @@ async def _complete(port: int, prompt: str) -> Row:
         cached_tokens=usage["prompt_tokens_details"]["cached_tokens"],
         output_tokens=usage["completion_tokens"],
         text=text,
-        **_facts(answer["vertumnus"]),
+        **facts_of(answer["vertumnus"]),
     )
     print(f"  {prompt}|{text}")
     return row
 
 
-def _facts(vertumnus: dict[str, Any]) -> dict[str, Any]:
-    names = ("worker", "degree", "queue_s", "predicted_s", "prefill_s", "ttft_s", "handoff_ttft_s")
-    return {name: vertumnus[name] for name in names}
-
-
-class Client:
-    """One websocket; every question is a lane of its own, so answers stream side by side."""
-
-    def __init__(self, connection: WebSocketConnection, port: int, line: ProgressLine) -> None:
-        self._connection = connection
-        self._port = port
-        self._line = line
-        self._lanes = 0
-
-    async def ask(self, label: str, text: str) -> Row:
-        (row,) = await self.ask_all([(label, text)])
-        return row
-
-    async def ask_all(self, questions: Iterable[tuple[str, str]]) -> list[Row]:
-        """Send all questions, print answers as they complete; rows in the order of asking."""
-        lanes: dict[str, str] = {}
-        for label, text in questions:
-            self._lanes += 1
-            lane = f"lane{self._lanes}"
-            lanes[lane] = label
-            create = {"type": "response.create", "stream_id": lane, "input": text}
-            await self._connection.send_message(json.dumps(create | {"max_output_tokens": 24}))
-        rows: dict[str, Row] = {}
-        failure = ""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._show_progress)
-            while len(rows) < len(lanes) and not failure:
-                event = json.loads(await self._connection.get_message())
-                label = lanes.get(event.get("stream_id", ""), "?")
-                match event["type"]:
-                    case "vertumnus:placement":
-                        self._show_placement(label, event["placement"])
-                    case "response.output_text.delta":
-                        self._line.show(f"{label[:24]!r} … {event['delta']!r}")
-                    case "response.completed" | "response.incomplete":
-                        rows[event["stream_id"]] = self._row(label, event["response"])
-                    case "error" | "response.failed":
-                        failure = f"{label!r}: {json.dumps(event)[:400]}"
-            nursery.cancel_scope.cancel()
-        if failure:
-            raise DemoError(failure)
-        return [rows[lane] for lane in lanes]
-
-    def _show_placement(self, label: str, placement: dict[str, Any]) -> None:
-        self._line.clear()
-        print(
-            f"  {label!r} → {placement['worker']}: {placement['input_tokens']} tokens,"
-            f" {placement['cached_tokens']} cached, queue {placement['queue_s']:.2f} s,"
-            f" prefill predicted {placement['service_s']:.2f} s"
-        )
-
-    def _row(self, label: str, response: dict[str, Any]) -> Row:
-        usage = response["usage"]
-        text = "".join(p["text"] for item in response["output"] for p in item["content"])
-        self._line.clear()
-        print(f"  {label!r}: {text.strip()!r}")
-        return Row(
-            label=label,
-            input_tokens=usage["input_tokens"],
-            cached_tokens=usage["input_tokens_details"]["cached_tokens"],
-            output_tokens=usage["output_tokens"],
-            text=text,
-            **_facts(response["vertumnus"]),
-        )
-
-    async def _show_progress(self) -> None:
-        """While a prefill runs for long, show how many layers it has done."""
-        while True:
-            await trio.sleep(0.5)
-            view = await trio.to_thread.run_sync(_get, self._port, "/v1/cluster")
-            for request in view["requests"]:
-                if request["layers"] and request["predicted_s"] > 1:
-                    self._line.show(
-                        f"prefilling {request['input_tokens']} tokens on {request['worker']}:"
-                        f" layer {request['layers_done']} of {request['layers']}"
-                    )
-
-
 # --- what is printed
-
-
-class ProgressLine:
-    """One line that is written over. On a pipe: a line now and then."""
-
-    def __init__(self) -> None:
-        self._terminal = sys.stdout.isatty()
-        self._shown = ""
-        self._next_line = 0.0
-
-    def show(self, text: str) -> None:
-        now = time.monotonic()
-        if text == self._shown or (not self._terminal and now < self._next_line):
-            return
-        self._shown = text
-        self._next_line = now + PIPE_INTERVAL_S
-        if self._terminal:
-            print(f"\r\033[K  {text[:110]}", end="", flush=True)
-        else:
-            print(f"  … {text[:110]}", flush=True)
-
-    def clear(self) -> None:
-        if self._terminal and self._shown:
-            print("\r\033[K", end="", flush=True)
-        self._shown = ""
-
-
-def heading(text: str) -> None:
-    print(f"\n{text}", flush=True)
 
 
 def _print_table(rows: list[Row], total_s: float) -> None:

@@ -205,6 +205,8 @@ def _placement(placed: Placed) -> dict[str, Any]:
         "cached_tokens": placed.cached_tokens,
         "queue_s": round(placed.queue_s, DIGITS),
         "service_s": round(placed.service_s, DIGITS),
+        "delay_s": round(placed.delay_s, DIGITS),
+        "fetch_s": round(placed.fetch_s, DIGITS),
         "gpu_price_s": round(placed.gpu_price_s, DIGITS),
         "cost_s": round(placed.cost_s, DIGITS),
     }
