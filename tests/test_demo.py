@@ -8,7 +8,7 @@ from vertumnus_tui.playback import read_recording
 
 from vertumnusd import demo_adaptation
 from vertumnusd.demo import _reason, demo
-from vertumnusd.demo_adaptation import Watch, is_replica_hit
+from vertumnusd.demo_adaptation import Watch, two_places
 from vertumnusd.demo_client import DemoError, ProgressLine, Row
 from vertumnusd.messages import RecordingHeader
 
@@ -22,12 +22,11 @@ def view(*workers: str, operations: int = 0) -> dict:
     return {"workers": named, "operations": [{}] * operations, "composition": "/".join(workers)}
 
 
-def test_a_hit_counts_only_where_the_prefix_was_not_computed():
-    first = row("CP2[0-1]", 0)
-    assert is_replica_hit(row("CP1[2]", 90), first)
-    assert not is_replica_hit(row("CP1[2]", 40), first)
-    assert not is_replica_hit(row("CP1[1]", 90), first)
-    assert not is_replica_hit(row("CP4[0-3]", 90), first)
+def test_a_copy_is_seen_by_hits_at_workers_that_share_no_rank():
+    one, other = row("CP2[0-1]", 90), row("CP1[2]", 90)
+    assert two_places([one, other]) == (one, other)
+    assert two_places([one, row("CP1[2]", 40)]) is None
+    assert two_places([one, row("CP1[1]", 90), row("CP4[0-3]", 90)]) is None
 
 
 def test_a_split_is_seen_when_it_is_over_and_recorded(monkeypatch, tmp_path, autojump_clock):

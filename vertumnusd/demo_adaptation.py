@@ -13,9 +13,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from itertools import count
+from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO
 
 import msgspec
@@ -27,7 +25,8 @@ from vertumnusd.messages import RecordingHeader, RecordingLine
 PHASE_LIMIT_S = 240.0
 POLL_S = 0.5
 BURST = 24  # short requests at once; a key may have 32
-SHORT_WORDS, LONG_WORDS, HOT_WORDS = 220, 1400, 700
+SHORT_WORDS, LONG_WORDS, HOT_WORDS = 220, 900, 700
+LONG_PAUSE_S = 6.0  # between two documents: long inputs, and little demand
 ABOUT_PREFIX = ("Who?", "What?", "When?", "Where?", "Why?", "How?")
 
 
@@ -91,38 +90,53 @@ def _why(port: int) -> str:
 async def adapt(client: Client, watch: Watch, document: str) -> list[Row]:
     """The three phases. Returns the rows of the requests for the hot prefix."""
     words = document.split()
-    heading("a burst of short requests: the controller splits")
-    async with _load(watch, words, SHORT_WORDS, BURST):
-        await watch.until(lambda: watch.splits > 0, "a split")
-        heading("meanwhile a prefix that others ask for, too: another worker gets it, and uses it")
-        rows = await _spread(client, watch, " ".join(words[:HOT_WORDS]))
-    heading("long documents, one after the other: the controller merges")
-    merges = watch.merges
-    async with _load(watch, words, LONG_WORDS, at_once=1):
-        await watch.until(lambda: watch.merges > merges, "a merge")
-    return rows
-
-
-@asynccontextmanager
-async def _load(watch: Watch, words: list[str], length: int, at_once: int) -> AsyncIterator[None]:
-    """Keep asking for different texts of so many words; at the end the last ones are answered."""
-    numbers, over = count(), trio.Event()
-
-    async def ask_again() -> None:
-        while not over.is_set():
-            number = next(numbers)
-            start = number * 37 % (len(words) - length)
-            prompt = f"{length} words, {number}. {' '.join(words[start : start + length])}"
-            await trio.to_thread.run_sync(_complete, watch.port, prompt)
-            watch.line.show(f"{number + 1} requests of {length} words sent")
-
+    prefix = " ".join(words[:HOT_WORDS])
+    heading("a prefix that many will ask about, computed once")
+    first = await client.ask("First?", f"{prefix}\n\nFirst?")
     async with trio.open_nursery() as nursery:
-        for _ in range(at_once):
-            nursery.start_soon(ask_again)
-        yield
-        over.set()
-    watch.line.clear()
-    print(f"  {next(numbers)} requests of {length} words were answered", flush=True)
+        heading("a burst of short requests: the controller splits")
+        burst = Load(watch, words, SHORT_WORDS)
+        splits = watch.splits
+        for _ in range(BURST):
+            nursery.start_soon(burst.run)
+        await watch.until(lambda: watch.splits > splits, "a split")
+        heading("meanwhile the prefix is asked about: another worker gets a copy, and uses it")
+        rows = await _spread(client, watch, prefix)
+        heading("in place of the burst a long document now and then: the controller merges")
+        merges = watch.merges
+        burst.over.set()
+        documents = Load(watch, words, LONG_WORDS, LONG_PAUSE_S)
+        nursery.start_soon(documents.run)
+        await watch.until(lambda: watch.merges > merges, "a merge")
+        documents.over.set()
+    print(f"  {burst.sent} short and {documents.sent} long requests were answered", flush=True)
+    return [first, *rows]
+
+
+class Load:
+    """Asks for different texts of so many words, again and again, until it is ``over``."""
+
+    def __init__(self, watch: Watch, words: list[str], length: int, pause_s: float = 0.0) -> None:
+        self.sent = 0
+        self.over = trio.Event()
+        self._watch = watch
+        self._words = words
+        self._length = length
+        self._pause_s = pause_s
+
+    async def run(self) -> None:
+        """One request at a time; may run many times at once."""
+        while not self.over.is_set():
+            self.sent += 1
+            start = self.sent * 37 % (len(self._words) - self._length)
+            text = " ".join(self._words[start : start + self._length])
+            prompt = f"{self._length} words, {self.sent}. {text}"
+            await trio.to_thread.run_sync(
+                _complete, self._watch.port, prompt, abandon_on_cancel=True
+            )
+            self._watch.line.show(f"{self.sent} requests of {self._length} words sent")
+            with trio.move_on_after(self._pause_s):
+                await self.over.wait()
 
 
 def _complete(port: int, prompt: str) -> None:
@@ -138,30 +152,28 @@ def _complete(port: int, prompt: str) -> None:
 
 
 async def _spread(client: Client, watch: Watch, prefix: str) -> list[Row]:
-    """Ask about the prefix until it is a hit where it was not computed."""
-    first = await client.ask("first", f"{prefix}\n\nFirst?")
-    rows = [first]
+    """Ask about the prefix until it was a hit in two places."""
+    rows: list[Row] = []
     with trio.move_on_after(PHASE_LIMIT_S):
         while True:
-            found = await client.ask_all((q, f"{prefix}\n\n{q}") for q in ABOUT_PREFIX)
-            rows += found
-            hits = [row for row in found if is_replica_hit(row, first)]
-            if hits:
-                held = await trio.to_thread.run_sync(get, watch.port, "/v1/cluster")
-                homes = max((len(each["homes"]) for each in held["hot_prefixes"]), default=0)
+            rows += await client.ask_all((q, f"{prefix}\n\n{q}") for q in ABOUT_PREFIX)
+            if (places := two_places(rows)) is not None:
+                one, other = places
                 print(
-                    f"  {first.worker} computed it; {hits[0].worker} has it, too, and answers with"
-                    f" {hits[0].cached_tokens} of {hits[0].input_tokens} tokens from its cache"
-                    f" (TTFT {hits[0].ttft_s:.2f} s; {first.ttft_s:.2f} s without);"
-                    f" the hottest prefix is in {homes} homes"
+                    f"  both {one.worker} and {other.worker} have it: {other.cached_tokens} of"
+                    f" {other.input_tokens} tokens came from the cache there"
                 )
                 return rows
     raise DemoError(f"a hit on a copy of a prefix was not seen within {PHASE_LIMIT_S:.0f} s")
 
 
-def is_replica_hit(row: Row, first: Row) -> bool:
-    cached = row.cached_tokens * 2 > row.input_tokens
-    return cached and _ranks(row.worker).isdisjoint(_ranks(first.worker))
+def two_places(rows: Sequence[Row]) -> tuple[Row, Row] | None:
+    """Two hits at workers that share no rank: so the prefix lies in two homes at least."""
+    hits = [row for row in rows if row.cached_tokens * 2 > row.input_tokens]
+    pairs = ((one, other) for one in hits for other in hits)
+    return next(
+        (pair for pair in pairs if _ranks(pair[0].worker).isdisjoint(_ranks(pair[1].worker))), None
+    )
 
 
 def _ranks(worker: str) -> set[int]:
