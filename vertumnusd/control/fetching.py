@@ -28,7 +28,7 @@ from vertumnusd.messages import HASH_BYTES, CancelTransfer, ControlCommand, Repl
 
 
 class Wanted(NamedTuple):
-    """The longest prefix of a request that serving workers have, and the homes (a bit for each)."""
+    """The longest prefix of a request that is anywhere, and the homes (a bit for each) with it."""
 
     chain: bytes
     homes: int
@@ -55,12 +55,13 @@ class Fetching:
         """None if there is nothing that could be fetched."""
         if not self._enabled or request.blocks > self._home_blocks:
             return None
-        for homes, blocks in reversed(self._matching.held(request)):
-            if blocks * self._block_tokens * SMALL_PART < request.input_tokens:
-                return None  # it would not decide in which home the chain comes to lie
-            if any(self._serves(home) for home in bits(homes)):
-                return Wanted(request.submit.chain[: blocks * HASH_BYTES], homes)
-        return None
+        held = self._matching.held(request)
+        if not held:
+            return None
+        homes, blocks = held[-1]
+        if blocks * self._block_tokens * SMALL_PART < request.input_tokens:
+            return None  # it would not decide in which home the chain comes to lie
+        return Wanted(request.submit.chain[: blocks * HASH_BYTES], homes)
 
     def price(self, wanted: Wanted) -> Longer:
         """What J has to know of it."""
@@ -116,7 +117,10 @@ class Fetching:
         return None
 
     def _plan(self, request: Request, wanted: Wanted, homes: Sequence[int]) -> Copy | None:
-        """To the home with most of it, of equals to the emptiest; from where the load is least."""
+        """To the home with most of it, of equals to the emptiest; from where the load is least.
+
+        A source need not serve: ranks send what they have while their worker drains or converts.
+        """
         there = self._matching.by_home(request, homes)
         total = len(wanted.chain) // HASH_BYTES
         places = []
@@ -127,12 +131,9 @@ class Fetching:
         if not places:
             return None
         negative, _, destination = min(places)
-        sources = filter(self._serves, bits(wanted.homes))
-        source = min(sources, key=lambda home: (self._load_s(home), home))
+        source = min(bits(wanted.homes), key=lambda home: (self._load_s(home), home))
         return Copy(wanted.chain, -negative, source, destination)
 
-    def _serves(self, home: int) -> bool:
-        return self._fleet.worker_of(home) in self._ledger.queues
-
     def _load_s(self, home: int) -> float:
-        return self._ledger.queues[self._fleet.worker_of(home)].queue_s
+        queue = self._ledger.queues.get(self._fleet.worker_of(home))
+        return queue.queue_s if queue else 0.0
