@@ -266,3 +266,14 @@ def test_a_refusal_of_the_home_itself_lets_the_further_ones_go():
     assert [c.rank for c in commands[:2]] == [1, 2]
     assert isinstance(commands[2], RoomMissing)
     assert not lead.requests
+
+
+def test_the_blocks_of_an_answer_of_one_token_stay():
+    """The answer is over with its first token, and is aborted before the last layers are pulled."""
+    lead = new_lead(degree=2, step_s=9.0)
+    running(lead)
+    lead.step(0.5, step_done(0, 1, token=7))
+    commands = lead.step(0.6, step_done(1, 1)) + lead.abort(0.6, "a")
+    assert FirstToken("a", 7, 0, 0.5) in commands
+    assert not messages(commands, Discard)
+    assert messages(lead.step(0.7, Pulled(DECODE, "a", 6, 1, 0.1)), Release)

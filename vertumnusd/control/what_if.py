@@ -9,7 +9,7 @@ limits. Of the workers of a degree the one with the least work is asked for its 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heapreplace
 from typing import NamedTuple
 
 from vertumnusd.control.prefill_time import PrefillTime
@@ -27,11 +27,10 @@ class Arrived(NamedTuple):
 class _Worker:
     """``queue`` are the requests that have not ended, the least left first: (seconds, which)."""
 
-    __slots__ = ("busy_until_s", "now_s", "queue")
+    __slots__ = ("now_s", "queue")
 
     def __init__(self) -> None:
         self.now_s = 0.0  # up to then its course is known
-        self.busy_until_s = 0.0  # with all that it has
         self.queue: list[tuple[float, int]] = []
 
     def cost_s(self, service_s: float) -> float:
@@ -65,32 +64,30 @@ def ttfts_s(
     ``requests`` are in the order of their arrival, and find the workers idle. One that no worker
     has room for waits ``unplaced_wait_s``.
     """
-    pools: dict[int, list[_Worker]] = {}
-    for degree in degrees:
-        pools.setdefault(degree, []).append(_Worker())
+    pools: dict[int, list[tuple[float, int, _Worker]]] = {}  # by when each is idle: heaps
+    for number, degree in enumerate(degrees):
+        pools.setdefault(degree, []).append((0.0, number, _Worker()))
     ended_s = [0.0] * len(requests)
     for which, (at_s, input_tokens, cached_tokens, least_degree) in enumerate(requests):
         uncached = input_tokens - cached_tokens
-        least_s, chosen, chosen_s = float("inf"), None, 0.0
+        least_s, chosen, chosen_s = float("inf"), 0, 0.0
         for degree, pool in pools.items():
             if degree < least_degree:
                 continue
-            worker = min(pool, key=_busy_until)
+            _, _, worker = pool[0]
             worker.pass_time(at_s, pausing, ended_s)
             service_s = prefill_time.predict_s(degree, uncached, cached_tokens)
             cost_s = worker.cost_s(service_s)
             if cost_s < least_s:
-                least_s, chosen, chosen_s = cost_s, worker, service_s
-        if chosen is None:
+                least_s, chosen, chosen_s = cost_s, degree, service_s
+        if not chosen:
             ended_s[which] = at_s + unplaced_wait_s
             continue
-        heappush(chosen.queue, (chosen_s, which))
-        chosen.busy_until_s = max(chosen.busy_until_s, chosen.now_s) + chosen_s
+        idle_at_s, number, worker = pools[chosen][0]
+        heappush(worker.queue, (chosen_s, which))
+        later_s = max(idle_at_s, worker.now_s) + chosen_s
+        heapreplace(pools[chosen], (later_s, number, worker))
     for pool in pools.values():
-        for worker in pool:
+        for _, _, worker in pool:
             worker.pass_time(float("inf"), pausing, ended_s)
     return [end_s - request.at_s for end_s, request in zip(ended_s, requests, strict=True)]
-
-
-def _busy_until(worker: _Worker) -> float:
-    return worker.busy_until_s
