@@ -25,6 +25,7 @@ from vertumnusd.layout import exchange_bytes, kv_pool_bytes, owned_blocks, owner
 from vertumnusd.messages import Begin, ModelInfo, RankStart, Sampling, Step, StepPart
 from vertumnusd.rank.assemble import open_pools, open_prefill
 from vertumnusd.rank.groups import CPU
+from vertumnusd.rank.heap import keep_freed
 from vertumnusd.rank.host_helper import open_store
 from vertumnusd.rank.kv_pool import KVPool
 from vertumnusd.rank.load import load, tensor_specs
@@ -273,6 +274,7 @@ def _memory(size_bytes: int) -> int:
 
 
 def _rank_main(pipe: Connection, rank: int, core: int) -> None:
+    keep_freed()
     torch.set_num_threads(1)
     if core >= 0:
         os.sched_setaffinity(0, {core})

@@ -13,6 +13,7 @@ import socket
 from collections.abc import Callable
 from typing import NoReturn
 
+from vertumnusd.rank.heap import keep_freed
 from vertumnusd.rank.link import Link
 
 PR_SET_PDEATHSIG = 1
@@ -51,6 +52,7 @@ def serve(link: Link) -> NoReturn:
     from vertumnusd.rank.engine import Engine
     from vertumnusd.rank.loop import PrefillRank
 
+    keep_freed()
     torch.set_num_threads(1)
     start = link.read_start()
     rank: DecodeRank | PrefillRank
