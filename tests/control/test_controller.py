@@ -15,6 +15,7 @@ from vertumnusd.messages import (
     Done,
     HandedOff,
     PrefillDone,
+    RankDown,
     Submit,
 )
 
@@ -143,3 +144,14 @@ def test_a_short_shared_prefix_does_not_draw_every_chain_into_one_home():
         controller.step(float(n), PrefillDone(path, 0, 0, 1.0))
         controller.step(float(n), Done(path, 0))
     assert homes == [0, 1, 0, 1]
+
+
+def test_nothing_is_due_when_what_waits_needs_no_decode_rank():
+    controller = booted(composition="1CP1", ranks=1, decode_ranks=1, unplaced_wait_s=10.0)
+    controller.step(1.0, RankDown(1, "decode", "killed"))
+    for name in "abcd":
+        controller.step(2.0, Submit(name, 0, 100, b"", 1))
+    assert controller.snapshot(2.0)["workers"][0]["waiting"]
+    assert controller.next_deadline() is None
+    controller.step(3.0, Submit("e", 0, 100, b"", 5))
+    assert controller.next_deadline() == 11.0

@@ -38,7 +38,7 @@ def play(seed: int) -> None:
     world.drain()
 
 
-@pytest.mark.parametrize("seed", range(600))
+@pytest.mark.parametrize("seed", range(1000))
 def test_random_script(seed):
     play(seed)
 

@@ -276,7 +276,7 @@ class Scheduler:
         deadlines = [self.copies.next_deadline()]
         deadlines += [r.unplaced_until for r in islice(self.ledger.unplaced.values(), 1)]
         none_since = self.ledger.decode.none_since
-        if none_since is not None and any(q.waiting for q in self.ledger.queues.values()):
+        if none_since is not None and self._waiting_to_decode():
             deadlines.append(none_since + self._settings.unplaced_wait_s)
         return min([deadline for deadline in deadlines if deadline is not None], default=None)
 
@@ -297,7 +297,10 @@ class Scheduler:
         none_since = self.ledger.decode.none_since
         if none_since is None or now < none_since + self._settings.unplaced_wait_s:
             return []
-        waiting = [r for queue in self.ledger.queues.values() for r in queue.waiting]
+        return self._waiting_to_decode()
+
+    def _waiting_to_decode(self) -> list[Request]:
+        waiting = (r for queue in self.ledger.queues.values() for r in queue.waiting)
         return [request for request in waiting if request.decode_blocks]
 
     def _turn_away(self, requests: list[Request], reason: str) -> list[ControlCommand]:
