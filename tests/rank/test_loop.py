@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from driver import GREEDY, Host, Run, Shape, Worker, chain_of, host, parts_of
 from oracle import Oracle
 from peer import Peer
@@ -137,6 +138,26 @@ def test_what_one_degree_cached_serves_another(single_homes: Host, oracle: Oracl
     assert run.cached_tokens == 28
     assert answer(alone, run, 5) == oracle(tokens, 6)
     finish(run, alone)
+
+
+@pytest.mark.parametrize("degrees", [(2, 1, 2), (1, 2, 1)])
+def test_no_byte_of_kv_is_written_when_workers_split_and_merge(
+    single_homes: Host, degrees: tuple[int, ...]
+) -> None:
+    """Whatever the ranks hold, of any request, is where it was; and it is used from there."""
+    tokens = prompt(45)
+    first = single_homes.worker(degrees[0], base=0)
+    finish(first.prefill(tokens), first)
+    pools = [single_homes.pool(rank) for rank in (0, 1)]
+    before = [[kv_2NTHD.clone() for kv_2NTHD in pool.kv_2NTHD] for pool in pools]
+    assert any(kv_2NTHD.any() for kv_2NTHD in before[0])
+    for degree in degrees[1:]:
+        workers = [single_homes.worker(degree, base) for base in range(0, 2, degree)]
+    for pool, layers in zip(pools, before, strict=True):
+        assert all(map(torch.equal, pool.kv_2NTHD, layers))
+    run = workers[0].prefill(tokens)
+    assert run.cached_tokens == 44
+    finish(run, workers[0])
 
 
 def test_a_chain_over_all_homes_of_a_worker_is_found_there(
