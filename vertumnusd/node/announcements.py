@@ -62,7 +62,12 @@ def _facts(command: Converting | Converted | Decided | WorkerDrained) -> dict[st
 def _short(value: Any) -> Any:
     match value:
         case tuple():
-            return " ".join(value)
+            return " ".join(map(_word, value))
         case float():
             return round(value, DIGITS)
     return value
+
+
+def _word(value: Any) -> str:
+    """A name, or a composition with its mean TTFT."""
+    return value if isinstance(value, str) else f"{value[0]}={value[1]:.3f}"
