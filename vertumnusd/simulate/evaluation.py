@@ -67,7 +67,7 @@ class Scale:
     rows_max: int  # of a trace; 0: all
     seconds_factor: float  # of the lengths of generated loads
     deployments: tuple[Deployment, ...]
-    ablated: tuple[float, ...]  # those of the loads at which parts are left out
+    ablated: tuple[float, ...]  # loads without parts of ours; at the highest, each part by itself
     tuned_windows: tuple[int, ...]
     tuned_factors: tuple[float, ...]  # on κ
 
@@ -78,7 +78,7 @@ FULL = Scale(
     rows_max=0,
     seconds_factor=1.0,
     deployments=DEPLOYMENTS,
-    ablated=(0.6, 0.8),
+    ablated=(0.5, 0.7),
     tuned_windows=(1, 2),
     tuned_factors=(1.0, 0.8, 0.6),
 )

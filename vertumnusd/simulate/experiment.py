@@ -2,7 +2,8 @@
 
 A ``Case`` names one run completely: source, half of it, load, seed, policy and parameters. It is
 all that a process is given, and the same case always gives the same figures. Parameters are tuned
-on the first half of a source and scored on the second.
+on the first half of a source and scored on the second: all of them on its beginning, and the best
+of them on more of it.
 """
 
 from __future__ import annotations
@@ -27,15 +28,19 @@ from vertumnusd.simulate.traces import TraceRow, arrivals, halves, read_trace
 
 GENERATOR_SEED = 20_260_901
 TUNING_SEED = 1_000  # apart from those that score
-TUNED_ROWS = 4_000  # of the first half, at most
+KEPT_SHARE, KEPT_MIN = 0.25, 3  # of the parameters tried on the beginning
 
 
 class Part(Enum):
     """Which of a source's rows a case plays."""
 
     ALL = "all"
-    FIRST = "first half, its beginning"
+    BEGINNING = "first half, its beginning"
+    FIRST = "first half"
     SECOND = "second half"
+
+
+ROWS_MAX = {Part.BEGINNING: 1_000, Part.FIRST: 4_000, Part.SECOND: 6_000}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +69,14 @@ def rows_of(source: Source, part: Part) -> Sequence[TraceRow]:
     """Raises TraceError."""
     if part is not Part.ALL:
         first, second = halves(rows_of(source, Part.ALL))
-        return first[:TUNED_ROWS] if part is Part.FIRST else second
+        return (second if part is Part.SECOND else first)[: ROWS_MAX[part]]
     if source.path is not None:
         return read_trace(source.path)[: source.rows_max or None]
     return generate(source.phases, source.seed)
+
+
+Tunable = tuple[str, Source, float | None, Conditions]  # name of the policy, and where it runs
+Spaces = dict[Tunable, list[Choice]]  # what may be chosen
 
 
 def run_case(case: Case) -> Summary:
@@ -112,28 +121,34 @@ class Runner:
         for future in as_completed(futures):
             yield futures[future], future.result()
 
-    def tune(self, wanted: Iterable[tuple[str, Source, float | None, Conditions]]) -> Tuned:
+    def tune(self, wanted: Iterable[Tunable]) -> dict[Tunable, Choice]:
         """The parameters of each policy with the least mean TTFT on the first half."""
-        spaces = {}
+        spaces: Spaces = {}
         for key in wanted:
-            name, source, rate, conditions = key
-            choices = policy(name).candidates(policy(name).proxy or name, conditions)
-            spaces[key] = [
-                Case(source, Part.FIRST, rate, TUNING_SEED, choice, conditions)
-                for choice in choices
+            name, _, _, conditions = key
+            spaces[key] = policy(name).candidates(policy(name).proxy or name, conditions)
+        spaces = self._best(spaces, Part.BEGINNING, KEPT_SHARE, KEPT_MIN)
+        spaces = self._best(spaces, Part.FIRST, 0.0, 1)
+        return {key: _named(key[0], choices[0]) for key, choices in spaces.items()}
+
+    def _best(self, spaces: Spaces, part: Part, share: float, at_least: int) -> Spaces:
+        """The share of each space with the least mean TTFT, best first."""
+        cases = {
+            key: [
+                Case(source, part, rate, TUNING_SEED, choice, conditions) for choice in spaces[key]
             ]
-        tried = [case for cases in spaces.values() if len(cases) > 1 for case in cases]
-        summaries = self.run("tuning", tried) if tried else {}
-        return {
-            key: _named(key[0], _best(cases, summaries).choice) for key, cases in spaces.items()
+            for key in spaces
+            for _, source, rate, conditions in [key]
+            if len(spaces[key]) > at_least
         }
-
-
-Tuned = dict[tuple[str, Source, float | None, Conditions], Choice]
-
-
-def _best(cases: Sequence[Case], summaries: dict[Case, Summary]) -> Case:
-    return min(cases, key=lambda case: summaries[case].mean_s) if len(cases) > 1 else cases[0]
+        tried = [case for group in cases.values() for case in group]
+        summaries = self.run(f"tuning, {part.value}", tried) if tried else {}
+        best = dict(spaces)
+        for key, group in cases.items():
+            group.sort(key=lambda case: summaries[case].mean_s)
+            kept = max(at_least, round(share * len(group)))
+            best[key] = [case.choice for case in group[:kept]]
+        return best
 
 
 def _named(name: str, choice: Choice) -> Choice:

@@ -75,7 +75,8 @@ def _evaluate(arguments: argparse.Namespace) -> Evaluation:
         curves = load_curves(runner, cells(scale.deployments, loads, scale), scale.seeds)
         chosen = {c: r for c, r in curves.items() if _is_ablated(c, scale)}
         ablated = cache_ablation(runner, chosen, scale.seeds)
-        improved = improvements(runner, chosen, scale.seeds)
+        busiest = {c: r for c, r in chosen.items() if c.load == max(scale.ablated)}
+        improved = improvements(runner, busiest, scale.seeds)
         known = profiled(conditions)
         reconfigured = [
             (scenario, play(runner, scenario, known, scale))

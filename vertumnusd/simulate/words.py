@@ -37,8 +37,9 @@ with the same decision code that serves. TTFT in milliseconds unless said otherw
 
 {loads}
 
-Each policy's parameters are tuned on up to 4,000 requests of the first half of a workload, for each
-load by itself (least mean TTFT), and scored on the second half; cells of tables are mean ± interval
+Each policy's parameters are tuned on the first half of a workload, for each load by itself (least
+mean TTFT; all on its first 1,000 requests, the best quarter on up to 4,000), and scored on the
+second half (up to 6,000 requests); cells of tables are mean ± interval
 (P90; SLO %; SLO/2 %). Loads are shares of the rate at which every GPU would be busy at the smallest
 degree of the published policy with an endless cache, so 100 % is out of reach.
 
