@@ -66,6 +66,7 @@ def _parser() -> Parser:
     _add_demo(commands)
     _add_profile(commands)
     _add_simulate(commands)
+    _add_calibrate(commands)
     _add_reproduce(commands)
     _add_status(commands)
     add_admin_commands(commands)
@@ -110,6 +111,15 @@ def _add_simulate(commands: Any) -> None:
     parser = commands.add_parser("simulate", help="replay a trace on GPUs", allow_abbrev=False)
     add_simulate(parser)
     parser.set_defaults(run=_simulate)
+
+
+def _add_calibrate(commands: Any) -> None:
+    from vertumnusd.simulate.arguments import add_calibrate
+
+    text = "set thresholds by simulation, from a profile and a trace"
+    parser = commands.add_parser("calibrate", help=text, allow_abbrev=False)
+    add_calibrate(parser)
+    parser.set_defaults(run=_calibrate)
 
 
 def _add_reproduce(commands: Any) -> None:
@@ -176,6 +186,12 @@ def _simulate(arguments: argparse.Namespace) -> int:
     from vertumnusd.simulate.command import simulate
 
     return simulate(arguments)
+
+
+def _calibrate(arguments: argparse.Namespace) -> int:
+    from vertumnusd.simulate.calibrate import calibrate
+
+    return calibrate(arguments)
 
 
 def _reproduce(arguments: argparse.Namespace) -> int:

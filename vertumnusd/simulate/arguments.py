@@ -1,4 +1,4 @@
-"""The flags of ``vertumnusd simulate`` and ``vertumnusd reproduce``."""
+"""The flags of ``vertumnusd simulate``, ``vertumnusd calibrate`` and ``vertumnusd reproduce``."""
 
 from __future__ import annotations
 
@@ -9,22 +9,56 @@ from vertumnusd.simulate.conditions import Conditions
 from vertumnusd.simulate.generate import WORKLOADS
 from vertumnusd.simulate.traces import BLOCK_TOKENS
 
+PROFILE = "prefill times: name in etc/profiles, .toml file, or table.csv[:variant]"
+
 
 def add_simulate(parser: argparse.ArgumentParser) -> None:
     """The flags of ``vertumnusd simulate``."""
-    defaults = Conditions()
     add = parser.add_argument
+    _add_source(parser)
+    add("--policies", default="all", help="comma-separated names, or all")
+    add("--composition", help="of ours and paper, such as 5CP4/10CP2; else tuned")
+    add("--profile", default=Conditions().profile, help=PROFILE)
+    _add_cluster(parser)
+    add("--seeds", type=count, default=1, help="runs with different noise and arrivals")
+    add("--jobs", type=count, default=2, help="processes")
+    add("--json", type=new_file, metavar="FILE", help="write every figure of every run")
+    add("--plots", type=new_file, metavar="FILE", help="write a PNG")
+    add("--record", type=new_file, metavar="FILE", help="write a recording of the first policy")
+    add("--record-interval", type=positive, default=1.0, help="virtual seconds between pictures")
+
+
+def add_calibrate(parser: argparse.ArgumentParser) -> None:
+    """The flags of ``vertumnusd calibrate``."""
+    add = parser.add_argument
+    add("profile", help=PROFILE)
+    _add_source(parser)
+    add("--policy", choices=("ours", "paper"), default="ours", help="placement.policy")
+    add("--composition", help="workers at start; else all of the smallest degree")
+    _add_cluster(parser)
+    add("--seeds", type=count, default=4, help="runs of each value, 2 or more; 4 by default")
+    add("--jobs", type=count, default=2, help="processes")
+    add("--quick", action="store_true", help="the nearest values on the trace's beginning")
+    out = Path("calibrated.toml")
+    add("--out", type=new_file, metavar="FILE", default=out, help=f"else {out}")
+
+
+def _add_source(parser: argparse.ArgumentParser) -> None:
     known = ", ".join(WORKLOADS)
+    add = parser.add_argument
     add(
         "source",
+        metavar="TRACE",
         help=f"a Mooncake trace (.jsonl, .jsonl.xz); or a generated load: {known},"
         " or phases KIND:SECONDS:RATE,…",
     )
     add("--rate", type=positive, help="mean requests/s; scales the times between arrivals")
     add("--seconds", type=positive, default=300.0, help="length of a generated load")
-    add("--policies", default="all", help="comma-separated names, or all")
-    add("--composition", help="of ours and paper, such as 5CP4/10CP2; else tuned")
-    add("--profile", default=defaults.profile, help="name, .toml file, or table.csv[:variant]")
+
+
+def _add_cluster(parser: argparse.ArgumentParser) -> None:
+    defaults = Conditions()
+    add = parser.add_argument
     add("--gpus", type=count, default=defaults.ranks, help="devices of the prefill pool")
     add("--degrees", default="2,4", help="context-parallel degrees, comma-separated")
     add(
@@ -40,12 +74,6 @@ def add_simulate(parser: argparse.ArgumentParser) -> None:
         default=defaults.noise_sigma,
         help="sigma of log prefill times",
     )
-    add("--seeds", type=count, default=1, help="runs with different noise and arrivals")
-    add("--jobs", type=count, default=2, help="processes")
-    add("--json", type=new_file, metavar="FILE", help="write every figure of every run")
-    add("--plots", type=new_file, metavar="FILE", help="write a PNG")
-    add("--record", type=new_file, metavar="FILE", help="write a recording of the first policy")
-    add("--record-interval", type=positive, default=1.0, help="virtual seconds between pictures")
 
 
 def add_reproduce(parser: argparse.ArgumentParser) -> None:

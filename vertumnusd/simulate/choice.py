@@ -23,6 +23,13 @@ class Choice:
     confidence: float = 0.0  # of these windows, in standard errors; 0: the default
     capacity_factor: float = 1.0  # on the profiled κ_C
     left_out: tuple[Improvement, ...] = ()  # of ours
+    # keys of the configuration with another value than the default, such as ("placement.beta", 1.5)
+    changed: tuple[tuple[str, float], ...] = ()
+
+    def changed_in(self, section: str) -> dict[str, float]:
+        """The changed keys of one section of the configuration."""
+        parts = ((key.partition("."), value) for key, value in self.changed)
+        return {name: value for (of, _, name), value in parts if of == section}
 
     @property
     def label(self) -> str:

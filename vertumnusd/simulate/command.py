@@ -7,27 +7,22 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from itertools import pairwise
 from pathlib import Path
 
 from vertumnusd.config import ConfigError
-from vertumnusd.control.fleet import parse_composition
-from vertumnusd.simulate.arguments import positive
 from vertumnusd.simulate.choice import Choice, adaptive
 from vertumnusd.simulate.conditions import Conditions
 from vertumnusd.simulate.controlled import run_controlled
 from vertumnusd.simulate.evaluation import profiled
 from vertumnusd.simulate.experiment import Case, Part, Runner, Source, rows_of
-from vertumnusd.simulate.generate import WORKLOADS, Phase
 from vertumnusd.simulate.outcome import Summary
 from vertumnusd.simulate.plots import Bars, PlotsMissing, bars
 from vertumnusd.simulate.policies import names
 from vertumnusd.simulate.profiles import profile
 from vertumnusd.simulate.record import Recording
 from vertumnusd.simulate.report import as_json, figure, table
+from vertumnusd.simulate.requested import check_composition, conditions_of, source_of
 from vertumnusd.simulate.traces import TraceError, arrivals, span_s
-
-REQUESTS_MAX = 5_000_000  # generated ones
 
 Results = dict[Choice, list[Summary]]
 
@@ -35,10 +30,9 @@ Results = dict[Choice, list[Summary]]
 def simulate(arguments: argparse.Namespace) -> int:
     """Returns the exit status; raises ConfigError for what cannot be run."""
     try:
-        source = _source(arguments)
-        _check_size(source)
+        source = source_of(arguments)
         rate = arguments.rate if source.path is not None else None  # else generated at that rate
-        conditions = _conditions(arguments)
+        conditions = conditions_of(arguments)
         wanted = _policies(arguments, conditions)
         rows = rows_of(source, Part.ALL)
         if not {"ours", "paper"}.isdisjoint(wanted):
@@ -56,57 +50,6 @@ def simulate(arguments: argparse.Namespace) -> int:
     except (TraceError, PlotsMissing) as error:
         raise ConfigError(str(error)) from error
     return 0
-
-
-def _source(arguments: argparse.Namespace) -> Source:
-    name, path = arguments.source, Path(arguments.source)
-    if path.exists():
-        return Source(path.name.partition(".")[0], path)
-    if name in WORKLOADS:
-        return Source(name, phases=(Phase(arguments.seconds, arguments.rate or 10.0, name),))
-    if ":" in name:
-        return Source("phases", phases=tuple(_phase(part) for part in name.split(",")))
-    raise ConfigError(f"{name}: no such file, and no load of {', '.join(WORKLOADS)}")
-
-
-def _check_size(source: Source) -> None:
-    requests = sum(phase.seconds * phase.rate for phase in source.phases)
-    if requests > REQUESTS_MAX:
-        raise ConfigError(f"{source.name}: {requests:.3g} requests; at most {REQUESTS_MAX} may be")
-
-
-def _phase(text: str) -> Phase:
-    """``KIND:SECONDS:RATE``."""
-    kind, _, numbers = text.partition(":")
-    seconds, _, rate = numbers.partition(":")
-    try:
-        phase = Phase(positive(seconds), positive(rate), kind)
-    except argparse.ArgumentTypeError as error:
-        raise ConfigError(f"{text}: KIND:SECONDS:RATE is expected, above 0") from error
-    if kind not in WORKLOADS:
-        raise ConfigError(f"{text}: no load {kind}; known: {', '.join(WORKLOADS)}")
-    return phase
-
-
-def _conditions(arguments: argparse.Namespace) -> Conditions:
-    try:
-        degrees = tuple(sorted({int(degree) for degree in arguments.degrees.split(",")}))
-    except ValueError as error:
-        raise ConfigError(f"--degrees {arguments.degrees}: integers are expected") from error
-    smallest = degrees[0]
-    if smallest < 1 or any(large % small for small, large in pairwise(degrees)):
-        raise ConfigError(f"--degrees {arguments.degrees}: each must divide the next one")
-    if arguments.gpus < degrees[-1] or arguments.gpus % smallest:
-        raise ConfigError(f"--gpus {arguments.gpus}: a multiple of {smallest} is expected")
-    profile(arguments.profile)
-    return Conditions(
-        profile=arguments.profile,
-        ranks=arguments.gpus,
-        cp_degrees=degrees,
-        kv_tokens=arguments.kv_tokens,
-        link_bytes_s=arguments.link * 1e9,
-        noise_sigma=arguments.noise,
-    )
 
 
 def _policies(arguments: argparse.Namespace, conditions: Conditions) -> list[str]:
@@ -141,7 +84,7 @@ def _compare(
     """Tune, then run every policy on every seed."""
     keys = [(name, source, rate, conditions) for name in wanted]
     if arguments.composition is not None:
-        _check_composition(arguments.composition, conditions)
+        check_composition(arguments.composition, conditions)
         keys = [key for key in keys if key[0] not in ("ours", "paper")]
     tuned = {key[0]: choice for key, choice in runner.tune(keys).items()}
     choices = [tuned.get(name) or adaptive(name, arguments.composition) for name in wanted]
@@ -154,13 +97,6 @@ def _compare(
     }
     summaries = runner.run("runs", [case for group in cases.values() for case in group])
     return {choice: [summaries[case] for case in group] for choice, group in cases.items()}
-
-
-def _check_composition(composition: str, conditions: Conditions) -> None:
-    try:
-        parse_composition(composition, conditions.cp_degrees, conditions.ranks)
-    except ValueError as error:
-        raise ConfigError(f"--composition: {error}") from error
 
 
 def _write_json(

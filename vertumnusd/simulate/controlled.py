@@ -39,11 +39,15 @@ def settings(choice: Choice, conditions: Conditions) -> Settings:
     """Nothing is ever refused for overload: a comparison needs every request to end."""
     published = choice.policy == "paper"
     degrees = conditions.cp_degrees if published else conditions.degrees
+    replication = ReplicationSettings(enabled=choice.replicates)
+    placement = choice.changed_in("placement")
     return Settings(
         cp_degrees=degrees,
         ranks=conditions.ranks,
         home_ranks=min(degrees),
         composition=choice.composition,
+        beta=placement.get("beta", 1.0),
+        lambda_=placement.get("lambda", 0.0),
         block_tokens=BLOCK_TOKENS,
         kv_blocks=conditions.kv_blocks,
         decode_ranks=1,
@@ -55,7 +59,7 @@ def settings(choice: Choice, conditions: Conditions) -> Settings:
         policy="paper" if published else "ours",
         left_out=choice.left_out,
         reconfiguration=_reconfiguration(choice, conditions),
-        replication=ReplicationSettings(enabled=choice.replicates),
+        replication=replace(replication, **choice.changed_in("replication")),
         fetch=FetchSettings(token_s=conditions.kv_bytes_per_token / conditions.link_bytes_s),
     )
 
@@ -67,4 +71,4 @@ def _reconfiguration(choice: Choice, conditions: Conditions) -> ReconfigurationS
         settings = replace(settings, hold_windows=choice.hold_windows)
     if choice.confidence:
         settings = replace(settings, confidence=choice.confidence)
-    return settings
+    return replace(settings, **choice.changed_in("adaptation"))

@@ -11,11 +11,11 @@ import csv
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from vertumnusd.config import ConfigError, ModelConfig, load_profile
+from vertumnusd.config import ConfigError, ModelConfig, load_profile_file
 from vertumnusd.control.prefill_time import Measurement, PrefillTime, fit
 
 COLUMNS = ("degree", "input_tokens", "cached_tokens", "prefill_ms")
@@ -31,6 +31,7 @@ class Profile:
     name: str
     predicted: PrefillTime
     actual_s: ServiceTime
+    capacity_shares: Mapping[int, float] = field(default_factory=dict)  # κ_C over the window
 
 
 @lru_cache
@@ -42,8 +43,9 @@ def profile(name: str) -> Profile:
     path, _, variant = name.partition(":")
     if path.endswith(".csv"):
         return measured(Path(path), variant)
-    predicted, _ = load_profile(ModelConfig(profile=name), "")
-    return Profile(name, predicted, predicted.predict_s)
+    content, _ = load_profile_file(ModelConfig(profile=name), "")
+    predicted = content.prefill_time
+    return Profile(name, predicted, predicted.predict_s, content.capacity_shares)
 
 
 def measured(path: Path, variant: str) -> Profile:
