@@ -99,12 +99,11 @@ def test_preferred_degree_is_that_of_argmin_J_minus_q():
     states = [(CP1, 0.0, 0, 0), (CP2, 100.0, 0, 0)]
     # J − q at λ = 1: 10 for CP1, 6 + 2 for CP2; the queue does not count
     kinds, wait = kinds_of(states)
-    terms, preferred = Policy(SIMPLE, beta=1.0, lambda_=1.0).place(kinds, 8, wait)
+    terms, preferred, _ = Policy(SIMPLE, beta=1.0, lambda_=1.0).place(kinds, 8, wait)
     assert terms is not None
     assert (terms.worker, preferred) == (CP1, 2)
     # at λ = 3: 10 against 6 + 6
-    _, preferred = Policy(SIMPLE, beta=1.0, lambda_=3.0).place(kinds, 8, wait)
-    assert preferred == 1
+    assert Policy(SIMPLE, beta=1.0, lambda_=3.0).place(kinds, 8, wait).preferred_degree == 1
 
 
 def test_shortest_first_q_and_n():
@@ -142,7 +141,7 @@ def kinds_of(states: list[State]) -> tuple[list[Kind], Callable[[Worker, float, 
 
 def placed(policy: Policy, states: list[State], input_tokens: int = 8) -> Terms:
     kinds, wait = kinds_of(states)
-    terms, _ = policy.place(kinds, input_tokens, wait)
+    terms = policy.place(kinds, input_tokens, wait).best
     assert terms is not None
     return terms
 

@@ -30,7 +30,21 @@ def _placed(e: Entry) -> list[str]:
         f"Ê = {e['service_s']:.3f} s for {e['input_tokens'] - e['cached_tokens']} uncached tokens"
         f" behind {e['cached_tokens']} cached ones at degree {e['degree']};"
         f" preferred degree {e['preferred_degree']}",
+        *map(_other, e["others"]),
     ]
+
+
+def _other(compared: Entry) -> str:
+    """A worker of another kind: J, and the sum it is, or that both are at least so much."""
+    cost_s, queue_s, delay_s = (compared[term] for term in ("cost_s", "queue_s", "delay_s"))
+    price_s = compared["gpu_price_s"]
+    least = "at least " if compared["at_least"] else ""
+    own_s = cost_s - queue_s - delay_s - price_s
+    return (
+        f"beside {compared['worker']}, {compared['cached_tokens']} cached: J = {least}{cost_s:.3f}"
+        f" = queue {least}{queue_s:.3f} + delay of others {least}{delay_s:.3f}"
+        f" + β·Ê {own_s:.3f} + price of devices {price_s:.3f}"
+    )
 
 
 def _dispatched(e: Entry) -> list[str]:

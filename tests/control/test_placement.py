@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vertumnusd.control.fleet import Worker
-from vertumnusd.control.placement import Kind, Longer, Policy, Terms, Wait
+from vertumnusd.control.placement import Comparison, Kind, Longer, Policy, Terms, Wait
 from vertumnusd.control.prefill_time import Coefficients, PrefillTime
 
 # Ê_C(R, P) = R / C
@@ -17,7 +17,7 @@ POLICY = Policy(PrefillTime(Coefficients(0.0, 0.0, 0.0, 1.0, 0.0)), beta=1.0, la
 State = tuple[Worker, int, float, float, int]  # cached tokens, least q, q, n
 
 
-def place(states: list[State], tokens: int, limit_s: float = 1e9) -> tuple[Terms | None, int]:
+def place(states: list[State], tokens: int, limit_s: float = 1e9) -> Comparison:
     waits = {worker: Wait(queue_s, behind) for worker, _, _, queue_s, behind in states}
     kinds = defaultdict(list)
     for worker, cached, least_s, _, _ in states:
@@ -27,7 +27,7 @@ def place(states: list[State], tokens: int, limit_s: float = 1e9) -> tuple[Terms
 
 
 def chosen(*states: tuple[Worker, int, float]) -> Worker:
-    terms, _ = place([(w, cached, q, q, 0) for w, cached, q in states], 8)
+    terms = place([(w, cached, q, q, 0) for w, cached, q in states], 8).best
     assert terms is not None
     return terms.worker
 
@@ -54,7 +54,7 @@ def test_a_queue_above_the_limit_is_never_chosen():
 
 def fetched(states: list[State], longer: Longer) -> Terms | None:
     """Of 8 tokens."""
-    plain, _ = place(states, 8)
+    plain = place(states, 8).best
     assert plain is not None
     waits = {worker: Wait(queue_s, behind) for worker, _, _, queue_s, behind in states}
     kinds = [Kind(w.degree, cached, [(least_s, w)]) for w, cached, least_s, _, _ in states]
@@ -113,12 +113,22 @@ states = st.lists(
 @given(states)
 def test_no_worker_costs_less_than_the_chosen_one(states):
     states = [(w, cached, min(a, b), max(a, b), n) for w, cached, a, b, n in states]
-    terms, preferred = place(states, 32)
+    terms, preferred, of_kinds = place(states, 32)
     smallest = min(worker.degree for worker, *_ in states)
-    costs, owns = [], []
+    costs, owns, least = [], [], {}
     for worker, cached, _, queue_s, behind in states:
         price = POLICY.price(worker.degree, cached, 32, smallest)
         costs.append(queue_s + behind * price.service_s + price.own_s)
+        kind = worker.degree, cached
+        least[kind] = min(least.get(kind, costs[-1]), costs[-1])
         owns.append((price.own_s, worker.degree))
     assert terms.cost_s == min(costs)
     assert preferred == min(owns)[1]
+    # of each kind it tells the best, or what it is at least if that is more than the chosen one's
+    told = {(each.kind.degree, each.kind.cached_tokens): each for each in of_kinds}
+    assert told.keys() == least.keys()
+    for kind, each in told.items():
+        if each.at_least:
+            assert terms.cost_s < each.cost_s <= least[kind]
+        else:
+            assert each.cost_s == least[kind]

@@ -119,6 +119,16 @@ def test_why_tells_the_terms_of_a_request(node: Node) -> None:
     assert "finished (length): 3 tokens" in text
 
 
+def test_why_tells_what_a_placement_was_compared_with(node: Node) -> None:
+    assert node.world.convert(Split, "CP2[0-1]")
+    node.world.settle()
+    node.world.submit("cmpl-2-0", list(range(10)), 3)
+    node.world.settle()
+    text = "\n".join(explain(node.administration.why("cmpl-2")))
+    assert "placed on CP2[2-3]: J = 0.060 s" in text
+    assert "beside CP1[0], 0 cached: J = at least 0.110" in text  # 0.01 + 10 tokens · 0.01 s
+
+
 def test_why_tells_who_began_a_reconfiguration(node: Node) -> None:
     assert node.administration.why("last-reconfiguration") == []
     assert node.world.convert(Split, "CP2[0-1]")

@@ -73,7 +73,8 @@ class Price(NamedTuple):
 class Terms(NamedTuple):
     """A worker, priced. All in seconds: J is ``cost_s``, and n·s is ``delay_s``.
 
-    With a fetch, the kind's prefix is the longer one.
+    With a fetch, the kind's prefix is the longer one. ``at_least``: it was seen to be dearer than
+    another before its queue was looked at, so q and J may be more.
     """
 
     cost_s: float
@@ -82,11 +83,21 @@ class Terms(NamedTuple):
     price: Price
     kind: Kind
     worker: Worker
+    at_least: bool = False
 
     @property
     def fetch_s(self) -> float:
         """What a fetch takes beyond the wait in the queue."""
         return max(0.0, self.price.fetch_s - self.queue_s)
+
+
+class Comparison(NamedTuple):
+    """The cheapest worker, if any has a short enough queue; the preferred degree, which is that of
+    argmin (J − q); and the best worker of each kind, the cheapest among them."""
+
+    best: Terms | None
+    preferred_degree: int
+    of_kinds: list[Terms]
 
 
 class Policy(NamedTuple):
@@ -103,24 +114,26 @@ class Policy(NamedTuple):
         input_tokens: int,
         wait: Callable[[Worker, float, bool], Wait],
         limit_s: float = float("inf"),
-    ) -> tuple[Terms | None, int]:
-        """The cheapest worker, and the preferred degree: the degree of argmin (J − q).
+    ) -> Comparison:
+        """Compare the workers, but for those with a q above ``limit_s``.
 
-        ``wait`` tells q and n of a worker by s, and by whether it counts on a promised prefix. None
-        if all have a q above ``limit_s``. Equal J:
-        the shorter queue wins, then the longer prefix, then the smaller (degree, base).
+        ``wait`` tells q and n of a worker by s, and by whether it counts on a promised prefix.
+        Equal J: the shorter queue wins, then the longer prefix, then the smaller (degree, base).
         """
         kinds = list(kinds)
         smallest_degree = min(kind.degree for kind in kinds)
         best: Terms | None = None
         preferred = float("inf"), 0
+        of_kinds: list[Terms] = []
         for kind in kinds:
             price = self.price(kind.degree, kind.cached_tokens, input_tokens, smallest_degree)
             preferred = min(preferred, (price.own_s, kind.degree))
             terms = _best_of(kind, price, wait, limit_s, best, self._most_s(price))
-            if terms is not None and (best is None or _rank(terms) < _rank(best)):
-                best = terms
-        return best, preferred[1]
+            if terms is not None:
+                of_kinds.append(terms)
+                if best is None or _rank(terms) < _rank(best):
+                    best = terms
+        return Comparison(best, preferred[1], of_kinds)
 
     def place_fetching(
         self,
@@ -174,7 +187,7 @@ def _best_of(
     best: Terms | None,
     most_s: float,
 ) -> Terms | None:
-    """The cheapest worker of a kind, unless it is seen to cost more than ``best``.
+    """The cheapest worker of a kind; if it is seen to cost more than ``best``, what it is at least.
 
     Ends at the first worker that cannot be better, for none behind it can: of any load it is
     certain up to ``most_s`` that it adds to J.
@@ -185,10 +198,10 @@ def _best_of(
     for load_s, worker in kind.workers:
         least_s = min(load_s, most_s)
         least_cost_s = max(least_s, fetch_s) + own_s
-        if least_s > limit_s or least_cost_s > at_most:
+        if least_s > limit_s or (found is not None and least_cost_s >= found.cost_s):
             break
-        if found is not None and least_cost_s >= found.cost_s:
-            break
+        if least_cost_s > at_most:
+            return Terms(least_cost_s, least_s, 0.0, price, kind, worker, at_least=True)
         queue_s, behind = wait(worker, service_s, kind.promised)
         delay_s = behind * service_s
         cost_s = max(queue_s, fetch_s) + delay_s + own_s

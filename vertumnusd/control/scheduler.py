@@ -19,7 +19,8 @@ from vertumnusd.control.fetching import Fetching
 from vertumnusd.control.fleet import Fleet, Worker
 from vertumnusd.control.ledger import Ledger, nanoseconds
 from vertumnusd.control.matching import Matching
-from vertumnusd.control.placement import Policy, Terms, Wait
+from vertumnusd.control.placed import Placement
+from vertumnusd.control.placement import Policy, Wait
 from vertumnusd.control.prefill_time import PrefillTime
 from vertumnusd.control.request import Request, Stage
 from vertumnusd.control.settings import Settings
@@ -34,10 +35,8 @@ from vertumnusd.messages import (
     Done,
     HandedOff,
     Lost,
-    Placed,
     PrefillDone,
     Reject,
-    Replicate,
     Returned,
     RoomMissing,
     Submit,
@@ -347,15 +346,17 @@ class Scheduler:
         if not self.ledger.loads.serves(least_degree):
             self.ledger.wait_unplaced(request, now + self._settings.unplaced_wait_s)
             return []
-        terms, number, commands = self._choose(now, request, least_degree)
-        moved = (terms.worker, number) != (request.worker, request.fetch)
-        self.ledger.wait_at(request, terms.worker, terms.price.service_s, number)
-        return [*([self._placed(request, terms, number)] if moved else []), *commands]
+        placement = self._choose(now, request, least_degree)
+        worker, transfer = placement.terms.worker, placement.transfer
+        moved = (worker, transfer) != (request.worker, request.fetch)
+        self.ledger.wait_at(request, worker, placement.terms.price.service_s, transfer)
+        if not moved:
+            return [*placement.commands]
+        epoch = self._fleet.standings[worker].epoch
+        return [placement.placed(self._fleet.term, epoch, request), *placement.commands]
 
-    def _choose(
-        self, now: float, request: Request, least_degree: int
-    ) -> tuple[Terms, int | None, list[Replicate]]:
-        """The terms of the cheapest worker; and the copy to wait for, if that is cheaper still."""
+    def _choose(self, now: float, request: Request, least_degree: int) -> Placement:
+        """The cheapest worker; and the copy to wait for, if that is cheaper still."""
         prefixes, now_ns = self.matching.prefixes(request), nanoseconds(now)
         clock_ns = now_ns if self._discipline.remaining else 0
         loads, tokens = self.ledger.loads, request.input_tokens
@@ -368,13 +369,14 @@ class Scheduler:
 
         for limit_s in (self._settings.max_queue_s, float("inf")):
             kinds = loads.kinds(prefixes, least_degree, clock_ns)
-            terms, request.preferred_degree = self._policy.place(kinds, tokens, wait, limit_s)
-            if terms is not None:
+            comparison = self._policy.place(kinds, tokens, wait, limit_s)
+            if comparison.best is not None:
                 break
+        terms, request.preferred_degree, of_kinds = comparison
         assert terms is not None
         wanted = self._fetching.wanted(request)
         if wanted is None:
-            return terms, None, []
+            return Placement(terms, of_kinds)
         fetching = self._policy.place_fetching(
             lambda degree: loads.kinds_of(degree, prefixes, clock_ns),
             loads.degrees(least_degree),
@@ -384,29 +386,11 @@ class Scheduler:
             self._fetching.price(wanted),
             terms,
         )
-        if fetching is None:
-            return terms, None, []
-        copy = self._fetching.fetch(now, request, wanted, fetching.worker)
-        return (terms, None, []) if copy is None else (fetching, *copy)
-
-    def _placed(self, request: Request, terms: Terms, number: int | None) -> Placed:
-        return Placed(
-            term=self._fleet.term,
-            epoch=self._fleet.standings[terms.worker].epoch,
-            request=request.name,
-            worker=terms.worker.name,
-            degree=terms.worker.degree,
-            preferred_degree=request.preferred_degree,
-            input_tokens=request.input_tokens,
-            cached_tokens=terms.kind.cached_tokens,
-            queue_s=terms.queue_s,
-            service_s=terms.price.service_s,
-            gpu_price_s=terms.price.gpu_price_s,
-            delay_s=terms.delay_s,
-            cost_s=terms.cost_s,
-            fetch_s=terms.fetch_s,
-            transfer=number,
-        )
+        copy = fetching and self._fetching.fetch(now, request, wanted, fetching.worker)
+        if fetching is None or copy is None:
+            return Placement(terms, of_kinds)
+        transfer, commands = copy
+        return Placement(fetching, of_kinds, transfer, tuple(commands))
 
     def dispatch(self, now: float) -> list[ControlCommand]:
         more = self._place_more(now) if self._to_place else []

@@ -64,7 +64,7 @@ PHASES = {
 
 
 def show_event(event: ControlCommand | ControlEvent | Refused) -> dict[str, Any] | None:
-    """For people: JSON-ready, with counts and a short name in place of block hashes.
+    """For consoles: JSON-ready, with counts and a short name in place of block hashes.
 
     None for what an operator does not care for.
     """
@@ -72,6 +72,8 @@ def show_event(event: ControlCommand | ControlEvent | Refused) -> dict[str, Any]
         return None
     shown: dict[str, Any] = msgspec.to_builtins(event)
     match event:
+        case Placed():
+            del shown["others"]  # `vertumnusd why` tells them
         case Replicate():
             del shown["chain"]
             shown["prefix"] = prefix_name(event.chain[-HASH_BYTES:])

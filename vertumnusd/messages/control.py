@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from vertumnusd.messages.base import Message
 from vertumnusd.messages.blocks import BlocksChanged, BlocksHeld
 from vertumnusd.messages.rank import Adopted, Park, Parked
@@ -210,6 +212,22 @@ class Dispatch(Message, frozen=True):
     keep_homes: tuple[int, ...] = ()
 
 
+class Compared(msgspec.Struct, frozen=True):
+    """The best worker of another degree or cached prefix: J, and the terms that it is the sum of.
+
+    With ``at_least`` the worker was not looked at more closely: its queue is no shorter than
+    ``queue_s``, and J no less than ``cost_s``.
+    """
+
+    worker: str
+    cached_tokens: int
+    cost_s: float
+    queue_s: float
+    delay_s: float
+    gpu_price_s: float
+    at_least: bool
+
+
 class Placed(Message, frozen=True):
     """Where a request waits, and the terms of J that chose it (seconds; see ``placement.py``)."""
 
@@ -228,6 +246,7 @@ class Placed(Message, frozen=True):
     delay_s: float = 0.0
     fetch_s: float = 0.0  # beyond the queue
     transfer: int | None = None  # that fetches a part of the cached tokens
+    others: tuple[Compared, ...] = ()  # the cheapest ones, without a fetch
 
 
 class Reject(Message, frozen=True):
