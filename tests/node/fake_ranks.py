@@ -57,7 +57,8 @@ from vertumnusd.messages import (
     Token,
 )
 from vertumnusd.node.hashing import chain
-from vertumnusd.node.hub import Effects, Hub, LeadSettings
+from vertumnusd.node.hub import Effects, Hub
+from vertumnusd.node.leads import LeadSettings
 from vertumnusd.node.records import Records
 from vertumnusd.node.service import Job
 from vertumnusd.rank.cache import Cache

@@ -10,7 +10,7 @@ from vertumnusd.control.answering import Answering
 from vertumnusd.control.fleet import Fleet
 from vertumnusd.control.lead import Lead
 from vertumnusd.messages import Adopted, Converted, Finished, Merge, Parked, Split
-from vertumnusd.node.hub import Hub
+from vertumnusd.node.leads import Leads
 
 SCRIPTS = 60
 DRAIN_DEADLINE_S, SWITCH_DEADLINE_S = 30.0, 10.0
@@ -312,16 +312,7 @@ def expose_after_the_first_acknowledgement(monkeypatch):
 
 def keep_the_old_lead(monkeypatch):
     """Answers of the new worker's ranks then go to a lead that is gone."""
-    original = Hub._carry_out
-
-    def carry_out(self, commands):
-        leads = dict(self._leads)
-        original(self, commands)
-        for command in commands:
-            if type(command).__name__ == "Withdrawn" and command.worker in leads:
-                self._leads = {command.worker: leads[command.worker], **self._leads}
-
-    monkeypatch.setattr(Hub, "_carry_out", carry_out)
+    monkeypatch.setattr(Leads, "close", lambda self, worker: None)
 
 
 @pytest.mark.parametrize(

@@ -54,8 +54,9 @@ from vertumnusd.node.doors import Doors
 from vertumnusd.node.feed import Feed
 from vertumnusd.node.gguf_tokenizer import TokenizerError
 from vertumnusd.node.hashing import chain
-from vertumnusd.node.hub import Effects, Happened, Hub, LeadSettings
+from vertumnusd.node.hub import Effects, Happened, Hub
 from vertumnusd.node.keys import Keys
+from vertumnusd.node.leads import LeadSettings
 from vertumnusd.node.limits import Limits
 from vertumnusd.node.memory import plan_memory
 from vertumnusd.node.metrics import Metrics

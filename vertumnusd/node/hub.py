@@ -11,7 +11,6 @@ machines never see each other half way. Sending is putting a message into a boun
 
 from __future__ import annotations
 
-from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -27,10 +26,7 @@ from vertumnusd.control.answering import (
     Resubmit,
 )
 from vertumnusd.control.controller import Controller, IllegalEvent
-from vertumnusd.control.lead import FirstToken, Lead, LeadCommand, Prefill, RunFailed, SendRank
-from vertumnusd.control.prefill_time import PrefillTime
-from vertumnusd.control.prefix_audit import RankAudit
-from vertumnusd.control.step_order import StepLimits
+from vertumnusd.control.lead import FirstToken, Lead, LeadCommand, RunFailed, SendRank
 from vertumnusd.control.transfer import TransferCommand, TransferLimits, Transfers, delete
 from vertumnusd.messages import (
     Abort,
@@ -90,27 +86,18 @@ from vertumnusd.messages import (
     Split,
     StepDone,
     StepFailed,
-    Submit,
     ToRank,
     TransferFailed,
     Undrain,
     Withdrawn,
 )
+from vertumnusd.node.accepted import Accepted, Chain
+from vertumnusd.node.audits import Audits, Ended
+from vertumnusd.node.leads import Leads, LeadSettings
 from vertumnusd.node.service import Job
 
 Event = ParamSpec("Event")
 Happened = ControlCommand | Refused | Replicated | TransferFailed
-
-
-@dataclass(frozen=True, slots=True)
-class LeadSettings:
-    """What a new lead needs besides its worker."""
-
-    block_tokens: int
-    layers: int
-    prefill_time: PrefillTime
-    steps: StepLimits
-    progress_timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +110,7 @@ class Effects:
     emit: Callable[[str, Answer], None]
     report: Callable[[Happened], None]  # what an operator may want to know of
     illegal: Callable[[ControlEvent, str], None]  # refused by the controller, and why
-    chain: Callable[[list[int], bytes], bytes]  # tokens, salt → chained block hashes
-
-
-@dataclass(slots=True)
-class _Request:
-    job: Job
-    answering: Answering
-    chain: bytes
+    chain: Chain
 
 
 class Hub:
@@ -144,12 +124,11 @@ class Hub:
         transfers: TransferLimits,
     ) -> None:
         self._controller = controller
-        self._lead_settings = leads
         self._effects = effects
-        self._leads: dict[str, Lead] = {}
-        self._requests: dict[str, _Request] = {}
+        self._leads = Leads(leads)
+        self._requests: dict[str, Accepted] = {}
         self._transfers = Transfers(transfers)
-        self._audits: list[tuple[RankAudit, Callable[[RankAudit], None]]] = []
+        self._audits = Audits()
         self._events: deque[ControlEvent] = deque()
         self._busy = False
 
@@ -161,17 +140,8 @@ class Hub:
 
     def submit(self, job: Job) -> None:
         """A gateway accepted ``job``; its answer comes through ``Effects.emit``."""
-        answering = Answering(
-            request=job.request,
-            input_tokens=len(job.tokens),
-            max_new_tokens=job.max_new_tokens,
-            sampling=job.sampling,
-            stop_tokens=job.stop_tokens,
-            arrived=job.arrived,
-        )
-        chain = self._effects.chain(job.tokens, job.salt)
-        self._requests[job.request] = _Request(job, answering, chain)
-        self._post(Submit(job.request, 0, len(job.tokens), chain, job.max_new_tokens))
+        accepted = self._requests[job.request] = Accepted(job, self._effects.chain)
+        self._post(accepted.submit())
 
     def leave(self, request: str) -> None:
         """The client does not want the rest of the answer. Unknown requests are over already."""
@@ -200,7 +170,7 @@ class Hub:
 
     def tick(self) -> None:
         """Let deadlines pass; ranks that stopped making progress are killed."""
-        for lead in list(self._leads.values()):
+        for lead in self._leads:
             for rank in lead.stuck_ranks(self._effects.now()):
                 self._effects.kill(rank)
             self._act_lead(lead.tick(self._effects.now()))
@@ -217,13 +187,14 @@ class Hub:
             case Adopted() | Parked() | BlocksChanged():
                 self._events.append(message)
             case BlocksHeld():
-                self._on_blocks_held(message)
+                self._audits.hear(message, self._controller.hear)
+                self._events.append(message)
             case Reserved() | ReserveFailed() | StepDone() | StepFailed():
-                lead = self._lead_of_rank(message.rank)
+                lead = self._leads.of_rank(message.rank)
                 if lead is not None and lead.epoch == message.epoch:
                     self._act_lead(lead.step(now, message))
             case Pulled():
-                lead = self._lead_of_request(message.request)
+                lead = self._lead_of(self._requests.get(message.request))
                 if lead is not None:
                     self._act_lead(lead.step(now, message))
             case Drawn():
@@ -272,10 +243,10 @@ class Hub:
         self._drain()
         return commands
 
-    def audit(self, ranks: Iterable[int], ended: Callable[[RankAudit], None]) -> None:
+    def audit(self, ranks: Iterable[int], ended: Ended) -> None:
         """Have these ranks say what they hold; ``ended`` is told of each that has."""
         for rank in ranks:
-            self._audits.append((RankAudit(rank), ended))
+            self._audits.begin(rank, ended)
             self._effects.send(rank, ReportBlocks())
 
     # --- what the node shows
@@ -285,7 +256,8 @@ class Hub:
         view = self._controller.snapshot(self._effects.now())
         placed = {request["request"]: request for request in view["requests"]}
         view["requests"] = [
-            self._show(entry, placed.get(name, {})) for name, entry in self._requests.items()
+            entry.show(placed.get(name, {}), self._lead_of(entry))
+            for name, entry in self._requests.items()
         ]
         copies = self._transfers.snapshot()
         view["transfers"] = [{**t, **copies.get(t["transfer"], {})} for t in view["transfers"]]
@@ -293,27 +265,8 @@ class Hub:
 
     def idle(self) -> bool:
         """Everything is back to its base line: no request, no reservation, no step."""
-        leads_idle = all(not lead.requests for lead in self._leads.values())
-        leads_idle = leads_idle and self._transfers.idle()
-        return leads_idle and not self._requests and self._controller.idle()
-
-    def _show(self, entry: _Request, placed: dict[str, Any]) -> dict[str, Any]:
-        """``placed``: what the controller shows of it, if anything."""
-        answering, dispatch = entry.answering, entry.answering.dispatch
-        lead = self._leads.get(dispatch.worker) if dispatch is not None else None
-        progress = lead.progress(entry.job.request) if lead is not None else None
-        return {
-            **placed,
-            "request": entry.job.request,
-            "phase": answering.phase,
-            "worker": dispatch.worker if dispatch is not None else placed.get("worker"),
-            "input_tokens": len(entry.job.tokens),
-            "output_tokens": len(answering.emitted),
-            "predicted_s": dispatch.predicted_s if dispatch else placed.get("predicted_s"),
-            "ttft_s": answering.ttft_s,
-            "layers_done": progress[0] if progress else None,
-            "layers": progress[1] if progress else None,
-        }
+        acting = bool(self._requests) or not self._leads.idle() or not self._transfers.idle()
+        return not acting and self._controller.idle()
 
     # --- the loop
 
@@ -362,9 +315,9 @@ class Hub:
                     lead = self._leads[command.worker]
                     self._act_lead(lead.resume(self._effects.now()))
                 case Exposed():
-                    self._leads[command.worker] = self._new_lead(command)
+                    self._leads.open(command)
                 case Withdrawn():
-                    self._leads.pop(command.worker, None)
+                    self._leads.close(command.worker)
                 case Placed():
                     self._tell(command.request, Answering.on_placed, command)
                 case Dispatch():
@@ -381,20 +334,6 @@ class Hub:
         lead = self._leads[command.worker]
         now = self._effects.now()
         self._act_lead(lead.drain(now, command.operation, command.patience_s))
-
-    def _new_lead(self, exposed: Exposed) -> Lead:
-        settings = self._lead_settings
-        return Lead(
-            term=exposed.term,
-            epoch=exposed.epoch,
-            degree=exposed.degree,
-            base=exposed.base,
-            block_tokens=settings.block_tokens,
-            layers=settings.layers,
-            prefill_time=settings.prefill_time,
-            limits=settings.steps,
-            progress_timeout_s=settings.progress_timeout_s,
-        )
 
     def _dispatch(self, dispatch: Dispatch) -> None:
         entry = self._requests.get(dispatch.request)
@@ -430,7 +369,8 @@ class Hub:
                 case AbortAtLead():
                     self._abort(command.worker, request)
                 case Resubmit():
-                    self._resubmit(command)
+                    entry = self._requests[command.request]
+                    self._events.append(entry.resubmit(command.attempt, self._effects.chain))
                 case Over():
                     self._requests.pop(request, None)
                 case Cancel() | Done():
@@ -467,65 +407,29 @@ class Hub:
                 self._events.append(command)
 
     def _admit(self, command: AdmitToLead) -> None:
-        entry = self._requests[command.dispatch.request]
-        tokens = entry.job.tokens + entry.answering.emitted
-        prefill = Prefill(
-            dispatch=command.dispatch,
-            tokens=array("I", tokens).tobytes(),
-            chain=entry.chain,
-            sampling=entry.job.sampling,
-            position=command.position,
-            keep=True,
-        )
-        self._act_lead(self._leads[command.dispatch.worker].admit(self._effects.now(), prefill))
+        prefill = self._requests[command.dispatch.request].prefill(command)
+        lead = self._leads[command.dispatch.worker]
+        self._act_lead(lead.admit(self._effects.now(), prefill))
 
     def _abort(self, worker: str, request: str) -> None:
-        lead = self._leads.get(worker)
+        lead = self._leads.of_worker(worker)
         if lead is not None:
             self._act_lead(lead.abort(self._effects.now(), request))
 
-    def _resubmit(self, command: Resubmit) -> None:
-        entry = self._requests[command.request]
-        tokens = entry.job.tokens + entry.answering.emitted
-        entry.chain = self._effects.chain(tokens, entry.job.salt)
-        self._events.append(
-            Submit(
-                command.request,
-                command.attempt,
-                len(tokens),
-                entry.chain,
-                entry.answering.tokens_left,
-            )
-        )
-
     # --- losses
 
-    def _on_blocks_held(self, part: BlocksHeld) -> None:
-        for audit, ended in [entry for entry in self._audits if entry[0].rank == part.rank]:
-            self._controller.hear(audit, part)
-            if audit.differences is not None:
-                self._audits.remove((audit, ended))
-                ended(audit)
-        self._events.append(part)
-
     def _prefill_rank_gone(self, rank: int) -> None:
-        self._audits = [entry for entry in self._audits if entry[0].rank != rank]
-        for worker, lead in list(self._leads.items()):
-            if rank in lead.ranks:
-                del self._leads[worker]
-                for request in lead.requests:
-                    self._tell(request, Answering.on_lead_gone)
+        self._audits.lose(rank)
+        for request in self._leads.lose(rank):
+            self._tell(request, Answering.on_lead_gone)
 
     def _decode_rank_gone(self, rank: int) -> None:
         for request, entry in list(self._requests.items()):
             self._act(request, entry.answering.on_decode_rank_gone(rank))
-        for lead in self._leads.values():
+        for lead in self._leads:
             self._act_lead(lead.lose_decode_rank(self._effects.now(), rank))
 
-    def _lead_of_rank(self, rank: int) -> Lead | None:
-        return next((lead for lead in self._leads.values() if rank in lead.ranks), None)
-
-    def _lead_of_request(self, request: str) -> Lead | None:
-        entry = self._requests.get(request)
+    def _lead_of(self, entry: Accepted | None) -> Lead | None:
+        """Who runs the request."""
         dispatch = entry.answering.dispatch if entry is not None else None
-        return self._leads.get(dispatch.worker) if dispatch is not None else None
+        return self._leads.of_worker(dispatch.worker) if dispatch is not None else None
