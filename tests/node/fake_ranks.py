@@ -56,8 +56,9 @@ from vertumnusd.messages import (
     StepDone,
     Token,
 )
+from vertumnusd.node.effects import Effects
 from vertumnusd.node.hashing import chain
-from vertumnusd.node.hub import Effects, Hub
+from vertumnusd.node.hub import Hub
 from vertumnusd.node.leads import LeadSettings
 from vertumnusd.node.records import Records
 from vertumnusd.node.service import Job

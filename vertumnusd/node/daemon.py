@@ -51,10 +51,11 @@ from vertumnusd.node.admin import Admin, AdminSocketError, AdminToken, admin_lis
 from vertumnusd.node.administration import Administration
 from vertumnusd.node.announcements import announce
 from vertumnusd.node.doors import Doors
+from vertumnusd.node.effects import Effects, Happened
 from vertumnusd.node.feed import Feed
 from vertumnusd.node.gguf_tokenizer import TokenizerError
 from vertumnusd.node.hashing import chain
-from vertumnusd.node.hub import Effects, Happened, Hub
+from vertumnusd.node.hub import Hub
 from vertumnusd.node.keys import Keys
 from vertumnusd.node.leads import LeadSettings
 from vertumnusd.node.limits import Limits

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec
 
 from vertumnusd.control.answering import (
@@ -33,7 +32,6 @@ from vertumnusd.messages import (
     Adopt,
     Adopted,
     AdoptWorker,
-    Answer,
     AskBlocks,
     BlocksChanged,
     BlocksHeld,
@@ -75,7 +73,6 @@ from vertumnusd.messages import (
     Refused,
     Reject,
     Replicate,
-    Replicated,
     ReportBlocks,
     Reserved,
     ReserveFailed,
@@ -86,31 +83,16 @@ from vertumnusd.messages import (
     Split,
     StepDone,
     StepFailed,
-    ToRank,
-    TransferFailed,
     Undrain,
     Withdrawn,
 )
-from vertumnusd.node.accepted import Accepted, Chain
+from vertumnusd.node.accepted import Accepted
 from vertumnusd.node.audits import Audits, Ended
+from vertumnusd.node.effects import Effects
 from vertumnusd.node.leads import Leads, LeadSettings
 from vertumnusd.node.service import Job
 
 Event = ParamSpec("Event")
-Happened = ControlCommand | Refused | Replicated | TransferFailed
-
-
-@dataclass(frozen=True, slots=True)
-class Effects:
-    """What the hub does to the world. All of them return at once."""
-
-    now: Callable[[], float]
-    send: Callable[[int, ToRank], None]
-    kill: Callable[[int], None]
-    emit: Callable[[str, Answer], None]
-    report: Callable[[Happened], None]  # what an operator may want to know of
-    illegal: Callable[[ControlEvent, str], None]  # refused by the controller, and why
-    chain: Chain
 
 
 class Hub:
