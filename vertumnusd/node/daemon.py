@@ -22,9 +22,7 @@ from vertumnusd.admin_address import admin_socket_path
 from vertumnusd.checkpoint import CheckpointError
 from vertumnusd.config import Config, ConfigError
 from vertumnusd.control.controller import Controller
-from vertumnusd.control.fleet import parse_composition
-from vertumnusd.control.settings import FetchSettings, Settings
-from vertumnusd.control.step_order import StepLimits
+from vertumnusd.control.settings import Settings
 from vertumnusd.control.transfer import TransferLimits
 from vertumnusd.messages import (
     Adopted,
@@ -57,11 +55,12 @@ from vertumnusd.node.gguf_tokenizer import TokenizerError
 from vertumnusd.node.hashing import chain
 from vertumnusd.node.hub import Hub
 from vertumnusd.node.keys import Keys
-from vertumnusd.node.leads import LeadSettings
 from vertumnusd.node.limits import Limits
+from vertumnusd.node.machine_settings import controller_settings, lead_settings
 from vertumnusd.node.memory import plan_memory
 from vertumnusd.node.metrics import Metrics
 from vertumnusd.node.ranks import RankEvents, RankHost, RankStartError
+from vertumnusd.node.readiness import Readiness
 from vertumnusd.node.records import Records
 from vertumnusd.node.requests import Requests
 from vertumnusd.node.served import Served, open_served
@@ -159,51 +158,35 @@ class Daemon:
         self._written = written
         self._reload_config = reload
         self._load_tokens = served.load_tokens
-        self._model = model = served.model
+        self._model = served.model
         self._metrics = Metrics()
         self._keys = keys
         self._notifier = Notifier()
-        self._loading = "starting"
-        self._draining = False
-        self._exposed: set[str] = set()  # at the start, until all are
-        self._decode_ranks: set[int] = set()  # that are up
-        self._all_exposed = trio.Event()
-        self._workers = len(
-            parse_composition(config.composition, config.cluster.cp_degrees, config.cluster.ranks)
-        )
-        self.served = False
-        block_tokens = config.cache.block_tokens
-        worker_tokens = config.kv_blocks * max(config.cluster.cp_degrees) * block_tokens
-        decode_tokens = config.decode_kv_blocks * block_tokens
+        settings = controller_settings(config, served)
+        self._readiness = Readiness(len(settings.workers()), lambda: self._hub.takes_work())
         self._records = Records(trio.current_time)
-        self._requests = Requests(model, min(worker_tokens, decode_tokens), self._observe)
-        self._ranks = RankHost(
-            config,
-            model,
-            served.path,
-            RankEvents(
-                up=self._on_rank_up,
-                down=self._on_rank_down,
-                message=lambda message: self._hub.from_rank(message),
-                progress=self._on_progress,
-            ),
-            served.pace,
+        self._requests = Requests(served.model, _capacity_tokens(settings), self._observe)
+        self._ranks = self._rank_host(served)
+        self._hub = self._hub_of(settings, served)
+        self._requests.attach(self._hub)
+        self._administration = Administration(self._hub, self._records, config.cluster.cp_degrees)
+        self._feed = Feed(self._requests.cluster, trio.current_time, time.time)
+        self._admin = Admin(self._feed, admin_token, self._administration)
+
+    def _rank_host(self, served: Served) -> RankHost:
+        events = RankEvents(
+            up=self._on_rank_up,
+            down=self._on_rank_down,
+            message=lambda message: self._hub.from_rank(message),
+            progress=self._on_progress,
         )
-        settings = _settings(config, served)
-        self._hub = Hub(
+        return RankHost(self._config, served.model, served.path, events, served.pace)
+
+    def _hub_of(self, settings: Settings, served: Served) -> Hub:
+        config, block_tokens = self._config, settings.block_tokens
+        return Hub(
             Controller(settings, served.prefill_time),
-            LeadSettings(
-                block_tokens=block_tokens,
-                layers=model.layers,
-                prefill_time=served.prefill_time,
-                steps=StepLimits(
-                    config.rank.step_s,
-                    config.rank.max_paused,
-                    config.rank.pack_requests,
-                    min(config.rank.pack_tokens, model.context_tokens),
-                ).under(settings),
-                progress_timeout_s=config.rank.progress_timeout_s,
-            ),
+            lead_settings(config, served),
             Effects(
                 now=trio.current_time,
                 send=self._ranks.send,
@@ -215,10 +198,11 @@ class Daemon:
             ),
             TransferLimits(config.replication.running, config.replication.bytes_per_s),
         )
-        self._requests.attach(self._hub)
-        self._administration = Administration(self._hub, self._records, config.cluster.cp_degrees)
-        self._feed = Feed(self._requests.cluster, trio.current_time, time.time)
-        self._admin = Admin(self._feed, admin_token, self._administration)
+
+    @property
+    def served(self) -> bool:
+        """Whether the start came to its end."""
+        return self._readiness.served
 
     # --- the life of the daemon
 
@@ -260,8 +244,8 @@ class Daemon:
         """Become the controller, wait until everything serves, and say so."""
         self._hub.take_seat(FIRST_TERM)
         await self._ranks.all_ready.wait()
-        await self._all_exposed.wait()
-        self.served = True
+        await self._readiness.all_exposed.wait()
+        self._readiness.served = True
         self._update_readiness()
         host, port = listeners[0].socket.getsockname()[:2]
         composition = self._hub.snapshot()["composition"]
@@ -275,7 +259,7 @@ class Daemon:
             if number != signal.SIGHUP:
                 break
             self._reload(doors)
-        self._draining = True
+        self._readiness.draining = True
         self._update_readiness()
         drain_s = self._config.node.drain_s
         log.info("draining", requests=self._requests.running(), drain_s=drain_s)
@@ -324,7 +308,7 @@ class Daemon:
 
     async def _beat(self) -> None:
         """The heart: lets deadlines pass, measures the loop's lag, feeds the watchdog."""
-        interval_s = HEARTBEAT_S
+        config, interval_s = self._config, HEARTBEAT_S
         if self._notifier.watchdog_s:
             interval_s = min(interval_s, self._notifier.watchdog_s / 3)
         while True:
@@ -335,27 +319,26 @@ class Daemon:
             if lag_s < STALLED_S:
                 self._hub.tick()
                 self._ranks.tick()
-            self._publish_metrics()
+            self._metrics.show(self._hub.snapshot(), config.cluster.ranks * config.kv_blocks)
             self._notifier.send(WATCHDOG=1)
 
     # --- what the parts tell
 
     def _on_progress(self, text: str) -> None:
-        self._loading = text
+        self._readiness.loading = text
         self._update_readiness()
         self._notifier.send(STATUS=text)
 
     def _on_rank_up(self, event: RankUp) -> None:
         self._feed.happened(event)
         self._hub.rank_up(event)
-        if event.kind == "decode":
-            self._decode_ranks.add(event.rank)
+        self._readiness.happened(event)
         self._update_readiness()
 
     def _on_rank_down(self, event: RankDown) -> None:
         self._feed.happened(event)
         self._hub.rank_down(event)
-        self._decode_ranks.discard(event.rank)
+        self._readiness.happened(event)
         self._update_readiness()
 
     def _report(self, happened: Happened) -> None:
@@ -370,12 +353,8 @@ class Daemon:
         self._administration.report(happened)
         self._records.report(happened)
         match happened:
-            case Exposed():
-                self._exposed.add(happened.worker)
-                if len(self._exposed) == self._workers:
-                    self._all_exposed.set()
-            case Withdrawn():
-                self._exposed.discard(happened.worker)
+            case Exposed() | Withdrawn():
+                self._readiness.happened(happened)
             case Converted():
                 self._metrics.observe_converted(happened)
             case Replicate():
@@ -396,14 +375,7 @@ class Daemon:
             self._ranks.kill(event.rank, reason)
 
     def _update_readiness(self) -> None:
-        if self._draining:
-            self._requests.unready = "draining"
-        elif not self.served:
-            self._requests.unready = self._loading
-        elif not self._hub.takes_work():
-            self._requests.unready = "no worker serves"
-        else:
-            self._requests.unready = "" if self._decode_ranks else "no decode rank serves"
+        self._requests.unready = self._readiness.reason()
 
     def _observe(self, event: Finished | Failed) -> None:
         if isinstance(event, Finished):
@@ -411,46 +383,7 @@ class Daemon:
         else:
             self._metrics.observe_failed(event)
 
-    def _publish_metrics(self) -> None:
-        view = self._hub.snapshot()
-        metrics = self._metrics
-        metrics.set_term_epoch(view["term"], view["epoch"])
-        serving = [w for w in view["workers"] if w["state"] == "serving"]
-        metrics.set_workers((w["name"], w["degree"]) for w in serving)
-        waiting = sum(r["phase"] == "waiting" for r in view["requests"])
-        metrics.set_requests(len(view["requests"]) - waiting, waiting)
-        free = sum(home["free_blocks"] for home in view["homes"])
-        metrics.set_kv_usage(1 - free / (self._config.cluster.ranks * self._config.kv_blocks))
 
-
-def _settings(config: Config, served: Served) -> Settings:
-    cluster, placement = config.cluster, config.placement
-    return Settings(
-        cp_degrees=cluster.cp_degrees,
-        ranks=cluster.ranks,
-        home_ranks=config.home_ranks,
-        composition=config.composition,
-        policy=placement.policy,
-        left_out=() if config.rank.max_paused else ("pause",),
-        beta=placement.beta,
-        lambda_=placement.lambda_,
-        block_tokens=config.cache.block_tokens,
-        kv_blocks=config.kv_blocks,
-        decode_ranks=cluster.decode_ranks,
-        decode_kv_blocks=config.decode_kv_blocks,
-        max_queue_tokens=placement.max_queue_tokens,
-        max_queue_s=placement.max_queue_s,
-        unplaced_wait_s=placement.unplaced_wait_s,
-        step_s=config.rank.step_s,
-        reconfiguration=served.adaptation,
-        replication=config.replication,
-        fetch=FetchSettings(token_s=_fetch_token_s(config, served)),
-    )
-
-
-def _fetch_token_s(config: Config, served: Served) -> float:
-    """Seconds until the ranks of a home have copied a token's KV, each its share; 0: never."""
-    if not config.placement.fetch:
-        return 0.0
-    bytes_per_s = config.placement.fetch_bytes_per_s * config.home_ranks
-    return served.model.kv_bytes_per_token / bytes_per_s
+def _capacity_tokens(settings: Settings) -> int:
+    """The longest prompt and answer that a worker of the largest degree and a decode rank hold."""
+    return min(settings.span_blocks, settings.decode_kv_blocks) * settings.block_tokens

@@ -8,7 +8,8 @@ right for its first event too.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from prometheus_client import (
     CONTENT_TYPE_PLAIN_0_0_4,
@@ -183,6 +184,16 @@ class Metrics:
     def observe_ended(self, outcome: str) -> None:
         """A request that was accepted and did not get its whole answer: failed or cancelled."""
         self._requests.labels(outcome).inc()
+
+    def show(self, view: Mapping[str, Any], kv_blocks: int) -> None:
+        """The hub's snapshot of now; ``kv_blocks``: of all prefill ranks."""
+        self.set_term_epoch(view["term"], view["epoch"])
+        serving = [w for w in view["workers"] if w["state"] == "serving"]
+        self.set_workers((w["name"], w["degree"]) for w in serving)
+        waiting = sum(r["phase"] == "waiting" for r in view["requests"])
+        self.set_requests(len(view["requests"]) - waiting, waiting)
+        free = sum(home["free_blocks"] for home in view["homes"])
+        self.set_kv_usage(1 - free / kv_blocks)
 
     def rejected(self, reason: str) -> None:
         self._rejections.labels(reason if reason in REJECTIONS else "other").inc()
