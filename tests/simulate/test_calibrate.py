@@ -136,6 +136,7 @@ def test_a_run_prints_what_it_tried_and_writes_a_valid_file(policy, tmp_path, ca
         (("q3", "nowhere.jsonl"), "nowhere.jsonl"),
         (("q3", "short", "--seeds", "1"), "--seeds 1: 2 or more"),
         (("q3", "short", "--composition", "9CP4"), "--composition"),
+        (("q3", "long:60:2", "--kv-tokens", "512"), "--kv-tokens 512 hold 2048"),
         (("q3", "short:1:3"), "at least 40 are expected"),
         (("q3", "short", "--degrees", "2,3"), "each must divide the next one"),
         (("q3", "short", "--policy", "best"), "--policy"),

@@ -93,6 +93,7 @@ def test_a_plot_is_written(tmp_path):
         (("short", "--composition", "3CP4"), "--composition"),
         (("short", "--seconds", "1e9"), "5000000 may be"),
         (("short", "--kv-tokens", "511"), "at least 512"),
+        (("long", "--kv-tokens", "512"), "--kv-tokens 512 hold 2048"),
         (("short", "--json", "/nowhere/x.json"), "a folder that exists"),
         (("short", "--policies", "bound", "--seconds", "5", "--record", "r"), "--record"),
     ],

@@ -31,7 +31,7 @@ def add_simulate(parser: argparse.ArgumentParser) -> None:
 def add_calibrate(parser: argparse.ArgumentParser) -> None:
     """The flags of ``vertumnusd calibrate``."""
     add = parser.add_argument
-    add("profile", help=PROFILE)
+    add("profile", metavar="PROFILE", help=PROFILE)
     _add_source(parser)
     add("--policy", choices=("ours", "paper"), default="ours", help="placement.policy")
     add("--composition", help="workers at start; else all of the smallest degree")

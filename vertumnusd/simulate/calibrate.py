@@ -25,7 +25,7 @@ from vertumnusd.simulate.evaluation import profiled
 from vertumnusd.simulate.experiment import Part, Runner, Source, rows_of
 from vertumnusd.simulate.profiles import profile
 from vertumnusd.simulate.report import Interval
-from vertumnusd.simulate.requested import check_composition, conditions_of, source_of
+from vertumnusd.simulate.requested import check_composition, check_fits, conditions_of, source_of
 from vertumnusd.simulate.traces import TraceError
 
 REQUESTS_MIN = 40  # of a trace: with fewer nothing can be proven
@@ -67,6 +67,7 @@ def _asked_for(arguments: argparse.Namespace) -> tuple[Load, Choice]:
         raise ConfigError(
             f"{arguments.source}: {requests} requests; at least {REQUESTS_MIN} are expected"
         )
+    check_fits(source, conditions)
     if arguments.policy == "paper":
         conditions = _with_capacity(source, conditions)
     rate = arguments.rate if source.path is not None else None  # else generated at that rate

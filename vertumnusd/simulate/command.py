@@ -21,7 +21,7 @@ from vertumnusd.simulate.policies import names
 from vertumnusd.simulate.profiles import profile
 from vertumnusd.simulate.record import Recording
 from vertumnusd.simulate.report import as_json, figure, table
-from vertumnusd.simulate.requested import check_composition, conditions_of, source_of
+from vertumnusd.simulate.requested import check_composition, check_fits, conditions_of, source_of
 from vertumnusd.simulate.traces import TraceError, arrivals, span_s
 
 Results = dict[Choice, list[Summary]]
@@ -33,6 +33,7 @@ def simulate(arguments: argparse.Namespace) -> int:
         source = source_of(arguments)
         rate = arguments.rate if source.path is not None else None  # else generated at that rate
         conditions = conditions_of(arguments)
+        check_fits(source, conditions)
         wanted = _policies(arguments, conditions)
         rows = rows_of(source, Part.ALL)
         if not {"ours", "paper"}.isdisjoint(wanted):

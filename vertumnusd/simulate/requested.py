@@ -10,7 +10,7 @@ from vertumnusd.config import ConfigError
 from vertumnusd.control.fleet import parse_composition
 from vertumnusd.simulate.arguments import positive
 from vertumnusd.simulate.conditions import Conditions
-from vertumnusd.simulate.experiment import Source
+from vertumnusd.simulate.experiment import Part, Source, rows_of
 from vertumnusd.simulate.generate import WORKLOADS, Phase
 from vertumnusd.simulate.profiles import profile
 
@@ -82,3 +82,16 @@ def check_composition(composition: str, conditions: Conditions) -> None:
         parse_composition(composition, conditions.cp_degrees, conditions.ranks)
     except ValueError as error:
         raise ConfigError(f"--composition: {error}") from error
+
+
+def check_fits(source: Source, conditions: Conditions) -> None:
+    """Of either half, which is played by itself, something must fit. Raises ConfigError."""
+    most = conditions.kv_tokens * conditions.degrees[-1]
+    for part in (Part.FIRST, Part.SECOND):
+        shortest = min((row.input_tokens for row in rows_of(source, part)), default=0)
+        if shortest > most:
+            raise ConfigError(
+                f"{source.name}: inputs of {shortest} tokens and more in its {part.value};"
+                f" {conditions.degrees[-1]} GPUs with --kv-tokens {conditions.kv_tokens} hold"
+                f" {most}"
+            )
