@@ -22,10 +22,11 @@ from vertumnusd.messages import (
 PROMPT = {"window_s": 10, "hold_windows": 1, "min_requests": 1, "confidence": 1e-9, "dwell_s": 0}
 
 
-def booted(composition: str, **changed: Any) -> Controller:
+def booted(composition: str, policy: str = "paper", **changed: Any) -> Controller:
     """Four ranks, degrees 1 and 2, κ = 8 s for each worker."""
     chosen = settings(
         composition=composition,
+        policy=policy,
         kv_blocks=1000,
         max_queue_tokens=10**9,
         reconfiguration={"automatic": True, **PROMPT, **changed},
@@ -158,3 +159,12 @@ def test_a_drain_is_told_its_patience_and_deadline():
     drain = next(c for c in controller.tick(10.0) if isinstance(c, DrainWorker))
     assert (drain.patience_s, drain.deadline_s) == (3.0, 7.0)
     assert controller.next_deadline() == 17.0
+
+
+def test_demand_can_decide_where_predicted_times_mean_little():
+    for judge_by, predicts in (("times", True), ("demand", False)):
+        controller = booted("2CP2", policy="ours", judge_by=judge_by)
+        for name in "abcdefgh":
+            submit(controller, 1.0, name, 2000)
+        decision = decided(controller.tick(10.0))
+        assert bool(decision.predicted_ttft_s) is predicts

@@ -59,7 +59,8 @@ class Adaptation:
         self._operations = operations
         self._candidates = Candidates(settings, fleet, scheduler)
         self._demand = Demand(settings.reconfiguration)
-        self._prospects = Prospects(settings, prefill_time) if settings.policy == "ours" else None
+        by_times = settings.policy == "ours" and settings.reconfiguration.judge_by == "times"
+        self._prospects = Prospects(settings, prefill_time) if by_times else None
         self._window = 0
         self._wanted: tuple[Change, ...] = ()
         self._began = 0.0

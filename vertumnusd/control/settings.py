@@ -17,7 +17,14 @@ def _check_positive(settings: msgspec.Struct, names: Iterable[str]) -> None:
             raise ValueError(f"{name} is {getattr(settings, name)}; it must be above 0")
 
 
-_NOT_POSITIVE = {"automatic", "capacity_shares", "hysteresis", "steady_share", "dwell_s"}
+_NOT_POSITIVE = {
+    "automatic",
+    "judge_by",
+    "capacity_shares",
+    "hysteresis",
+    "steady_share",
+    "dwell_s",
+}
 
 
 class ReconfigurationSettings(
@@ -26,6 +33,7 @@ class ReconfigurationSettings(
     """When and how the composition follows the load (``demand.py``, ``reconfig.py``)."""
 
     automatic: bool = True
+    judge_by: Literal["times", "demand"] = "times"  # policy "paper" knows demand only
     window_s: float = 20.0
     long_tokens: int = 32_768  # an input of more is long
     capacity_share: float = 0.8  # κ_C / window_s: what a worker can serve and meet its SLO …
