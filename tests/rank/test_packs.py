@@ -134,7 +134,8 @@ def test_packs_and_pauses_change_nothing(
 def test_windows_change_nothing(
     short_of_memory: EngineRanks, tiny_llama: LlamaForCausalLM, data: st.DataObject
 ) -> None:
-    check(short_of_memory, tiny_llama, data, [1, 2], most=2, longest=300)
+    # Two of the longest together have rows that fit, in windows.
+    check(short_of_memory, tiny_llama, data, [1, 2], most=2, longest=220)
 
 
 def test_one_request_of_a_pack_fails_alone(
