@@ -91,6 +91,14 @@ def boot(controller: Controller, settings: Settings, now: float = 0.0) -> None:
             controller.step(now, Adopted(rank, 1, command.epoch, command.degree))
 
 
+def booted(**changed: Any) -> Controller:
+    """A controller with these settings in which all workers serve."""
+    chosen = settings(**changed)
+    controller = Controller(chosen, PREFILL_TIME)
+    boot(controller, chosen)
+    return controller
+
+
 @dataclass
 class Exchange:
     """One line with an event, and the lines expected after it."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 
-from scenario import PREFILL_TIME, blocks, boot, settings
+from scenario import blocks, booted
 
-from vertumnusd.control.controller import Controller
 from vertumnusd.messages import (
     BlocksChanged,
     Cancel,
@@ -18,13 +17,6 @@ from vertumnusd.messages import (
     RankDown,
     Submit,
 )
-
-
-def booted(**changed: object) -> Controller:
-    chosen = settings(**changed)
-    controller = Controller(chosen, PREFILL_TIME)
-    boot(controller, chosen)
-    return controller
 
 
 def test_the_snapshot_shows_workers_and_what_they_do():
@@ -129,9 +121,7 @@ def test_predicted_times_leave_no_rest_in_the_queue():
 
 def test_a_short_shared_prefix_does_not_draw_every_chain_into_one_home():
     """Two homes in the worker; all inputs share their first block of ten, and no more."""
-    chosen = settings(cp_degrees=(2,), ranks=2, composition="1CP2", kv_blocks=50)
-    controller = Controller(chosen, PREFILL_TIME)
-    boot(controller, chosen)
+    controller = booted(cp_degrees=(2,), ranks=2, composition="1CP2", kv_blocks=50)
     homes = []
     for n, path in enumerate(("abcdefghij", "aklmnopqrs", "atuvwxyzAB", "aCDEFGHIJK")):
         chain = b"".join(blocks(path))

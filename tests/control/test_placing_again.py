@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from cluster_world import World
-from scenario import PREFILL_TIME, boot, settings
+from scenario import booted
 
 from vertumnusd.control import scheduler
 from vertumnusd.control.controller import Controller
@@ -16,9 +16,7 @@ WAITING = 1500
 
 def crowded() -> Controller:
     """Two workers, and many requests that wait."""
-    chosen = settings(composition="2CP1", ranks=2, max_queue_tokens=10**9, max_queue_s=1e9)
-    controller = Controller(chosen, PREFILL_TIME)
-    boot(controller, chosen)
+    controller = booted(composition="2CP1", ranks=2, max_queue_tokens=10**9, max_queue_s=1e9)
     for n in range(WAITING):
         controller.step(1.0, Submit(f"r{n}", 0, 100, b"", 1))
     return controller

@@ -1,7 +1,7 @@
 """A prefix is reclaimed by hand: all that can go, children first, and nothing that is needed."""
 
 import pytest
-from scenario import PREFILL_TIME, blocks, boot, name_of, settings
+from scenario import blocks, booted, name_of
 
 from vertumnusd.control.controller import Controller, IllegalEvent
 from vertumnusd.messages import BlocksChanged, Done, PrefillDone, ReclaimPrefix, Submit
@@ -9,9 +9,7 @@ from vertumnusd.messages import BlocksChanged, Done, PrefillDone, ReclaimPrefix,
 
 def holding(*paths: str) -> Controller:
     """One home of two, number 0, that holds these paths, stored in their order."""
-    chosen = settings(composition="2CP1", cp_degrees=(1,), ranks=2)
-    controller = Controller(chosen, PREFILL_TIME)
-    boot(controller, chosen)
+    controller = booted(composition="2CP1", cp_degrees=(1,), ranks=2)
     for version, path in enumerate(paths, 1):
         chain = [name_of(""), *blocks(path)]
         stored = b"".join(map(bytes.__add__, chain, chain[1:]))

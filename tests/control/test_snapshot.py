@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from scenario import PREFILL_TIME, blocks, boot, event, name_of, settings
+from scenario import blocks, booted, event, name_of
 
 from vertumnusd.control.controller import Controller
 from vertumnusd.control.hot_prefixes import prefix_name
@@ -23,13 +23,6 @@ from vertumnusd.messages import (
     Split,
     Submit,
 )
-
-
-def booted(**changed: object) -> Controller:
-    chosen = settings(**changed)
-    controller = Controller(chosen, PREFILL_TIME)
-    boot(controller, chosen)
-    return controller
 
 
 def stored(controller: Controller, rank: int, path: str) -> None:

@@ -369,6 +369,17 @@ class World:
         return [e for e in self.answers[request] if isinstance(e, Finished | Failed)]
 
 
+def assert_all_answered(world: World, wanted: dict[str, int], left: set[str]) -> None:
+    """Nobody hears a wrong token or a second end; who stayed has all the tokens it wanted."""
+    for name, count in wanted.items():
+        tokens, endings = world.tokens(name), world.endings(name)
+        assert len(endings) <= 1
+        assert tokens == expected(name, len(tokens))
+        if name not in left:
+            assert [type(e) for e in endings] == [Finished], (name, endings)
+            assert len(tokens) == count
+
+
 def assert_base_line(world: World) -> None:
     assert world.hub.idle(), world.hub.snapshot()
     assert not world.hub.snapshot()["requests"]

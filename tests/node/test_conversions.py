@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from fake_ranks import World, assert_base_line, expected
+from fake_ranks import World, assert_all_answered, assert_base_line, expected
 
 from vertumnusd.control.answering import Answering
 from vertumnusd.control.fleet import Fleet
@@ -233,13 +233,7 @@ def run_script(seed: int) -> None:
             world.deliver_out(rng.randrange(5))
         assert_geometry(world)
     world.settle()
-    for name, count in wanted.items():
-        tokens, endings = world.tokens(name), world.endings(name)
-        assert len(endings) <= 1
-        assert tokens == expected(name, len(tokens))
-        if name not in left:
-            assert [type(e) for e in endings] == [Finished], (name, endings)
-            assert len(tokens) == count
+    assert_all_answered(world, wanted, left)
     assert_base_line(world)
     assert not world.hub.snapshot()["operations"]
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
-import subprocess
-import sys
 from collections.abc import Callable
 
 import msgspec
 import structlog
 import trio
+
+from vertumnusd.node.spawn import spawn
 
 OUTBOX_MESSAGES = 4096
 RECEIVE_BYTES = 1 << 18
@@ -30,15 +29,7 @@ class Child:
     """One child process and the socket to it, which is its life line."""
 
     def __init__(self, module: str, inherit: list[int]) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", module, "--fd", str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno(), *inherit],
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
-                start_new_session=True,  # a terminal's ^C is for the daemon only
-            )
+        self._process, ours = spawn(module, inherit)
         self.pid = self._process.pid
         self._pidfd = os.pidfd_open(self.pid)
         self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))

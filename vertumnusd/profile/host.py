@@ -6,10 +6,6 @@ Anything that a rank reports as broken ends the profile.
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,6 +35,7 @@ from vertumnusd.messages import (
 )
 from vertumnusd.node.memory import MemoryFiles
 from vertumnusd.node.rank_start import rank_start
+from vertumnusd.node.spawn import spawn
 
 RANKS, PROBES = 1, 2  # generations: the groups of either have names of their own
 M = TypeVar("M", bound=Message)
@@ -56,19 +53,10 @@ class Child:
     """One process and our end of its socket, which is its life line."""
 
     def __init__(self, name: str, module: str, inherit: Sequence[int], receives: Any) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", module, "--fd", str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno(), *inherit],
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
-                start_new_session=True,  # a terminal's ^C is for us; we end the process
-            )
+        self._process, self._socket = spawn(module, inherit)
         self.name = name
         self.pid = self._process.pid
-        self._socket = ours
-        self._reader = FrameReader(ours)
+        self._reader = FrameReader(self._socket)
         self._decode: Callable[[bytes], Message] = msgspec.msgpack.Decoder(receives).decode
 
     def send(self, message: Message) -> None:
