@@ -119,17 +119,16 @@ def write(parts: dict[str, Figures]) -> None:
     """Put the table of all parts that were ever measured, and the plot, into the docs."""
     kept: dict[str, Figures] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
     kept |= {name: part | {"machine": machine()} for name, part in parts.items()}
-    KEPT.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
-    rows = [row for name, part in kept.items() for row in PARTS[name](part)]
+    KEPT.write_text(json.dumps(kept, indent=1) + "\n")
+    rows = [row for name in PARTS if name in kept for row in PARTS[name](kept[name])]
     machines = "; ".join(sorted({part["machine"] for part in kept.values()}))
     text = DOCUMENT.read_text()
     head, tail = text[: text.index(BEGIN)], text[text.index(END) :]
     block = f"{BEGIN}\n\nMeasured on {machines}.\n\n{table(rows)}\n\n"
     if "engine_degree" in kept:
         degrees = kept["engine_degree"]
-        plot(
-            {int(n): gain for n, gain in (degrees["short_speedups"] | degrees["speedups"]).items()}
-        )
+        speedups = degrees["short_speedups"] | degrees["speedups"]
+        plot({length: speedups[str(length)] for length in sorted(map(int, speedups))})
         block += f"![speed-up of degree 2](plots/{PLOT.name})\n\n"
     DOCUMENT.write_text(head + block + tail)
 
