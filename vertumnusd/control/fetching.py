@@ -135,5 +135,4 @@ class Fetching:
         return Copy(wanted.chain, -negative, source, destination)
 
     def _load_s(self, home: int) -> float:
-        queue = self._ledger.queues.get(self._fleet.worker_of(home))
-        return queue.queue_s if queue else 0.0
+        return self._ledger.load_s(self._fleet.worker_of(home))

@@ -199,6 +199,11 @@ class Ledger:
         """The queue of a worker that serves or drains."""
         return self.queues.get(worker) or self.draining[worker]
 
+    def load_s(self, worker: Worker) -> float:
+        """What waits for a worker; nothing does if it neither serves nor drains."""
+        queue = self.queues.get(worker) or self.draining.get(worker)
+        return queue.queue_s if queue else 0.0
+
     def unbind(self, requests: Iterable[Request]) -> None:
         """Take queued requests from where they wait, to be placed again."""
         for request in requests:

@@ -221,7 +221,7 @@ class Replication:
         return False
 
     def _load_s(self, home: int) -> float:
-        return self._scheduler.load_s(self._fleet.worker_of(home))
+        return self._scheduler.ledger.load_s(self._fleet.worker_of(home))
 
     # --- deletions
 

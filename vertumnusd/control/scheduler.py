@@ -181,11 +181,6 @@ class Scheduler:
         """What is left of what the worker runs now, as predicted: how long a drain would take."""
         return self.ledger.queues[worker].running_ns(nanoseconds(now)) / 1e9
 
-    def load_s(self, worker: Worker) -> float:
-        """Its queue, if it serves or drains."""
-        queue = self.ledger.queues.get(worker) or self.ledger.draining.get(worker)
-        return queue.queue_s if queue else 0.0
-
     def unplaced_degree(self) -> int:
         """The least degree of a worker that would have room for all that has no place; 0: none."""
         unplaced = self.ledger.unplaced.values()
