@@ -47,7 +47,8 @@ def test_the_file_has_coefficients_capacity_and_every_point():
 
 def test_points_that_never_were_undisturbed_are_counted_in_the_comment():
     found = findings(quiet=3)
-    assert f"{len(found.samples) - 3} of {len(found.samples)} points" in comment_of(found)
+    count = len(found.samples)
+    assert f"undisturbed run, {count - 3} of {count}," in comment_of(found)
     assert "undisturbed" not in comment_of(findings(quiet=len(found.samples)))
 
 

@@ -80,8 +80,8 @@ def comment_of(findings: Findings) -> str:
     times = "Prefill times of real ranks, one request at a time; fitted with weights 1/t."
     if others:
         times += (
-            f"\nPoints without an undisturbed run, {others} of {len(findings.samples)}, have the least"
-            " CPU time of the busiest rank."
+            f"\nPoints without an undisturbed run, {others} of {len(findings.samples)}, have the"
+            " least CPU time of the busiest rank."
         )
     row = "degree, uncached and cached tokens, seconds, runs that count and runs that do not"
     return f"{times}\npoints: {row}"
