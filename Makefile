@@ -10,7 +10,7 @@ ARGS ?=
 
 export OMP_NUM_THREADS := 1
 
-.PHONY: demo serve test fast lint bench figures clean
+.PHONY: demo serve test fast lint compiled compiled-test bench figures clean
 .DEFAULT_GOAL := demo
 
 # One line that moves while pip works; its warnings about the machine's own settings are left out.
@@ -42,6 +42,17 @@ lint: $(STAMP)
 	@$(BIN)/ruff format --check -q .
 	@$(BIN)/mypy
 
+# A copy of the package with its decisions compiled (setup.py); the checkout itself stays plain Python.
+compiled: build/compiled/etc  ## into build/compiled: takes a C compiler and two minutes of a core
+build/compiled/etc: setup.py pyproject.toml $(shell find vertumnusd kernels tui -name '*.py') | $(STAMP)
+	@rm -rf build
+	@VERTUMNUSD_COMPILE=1 $(PIP) --no-deps --no-build-isolation --target build/compiled . $(SHOW)
+	@ln -s ../../etc $@
+
+compiled-test: build/compiled/etc  ## what is compiled decides as the sources do
+	@PYTHONPATH=build/compiled $(BIN)/pytest -n auto -m "not ranks and not patches" \
+		tests/control tests/simulate tests/test_paper.py tests/test_compiled.py $(ARGS)
+
 bench: $(STAMP)  ## every benchmark; each prints one JSON line with its ratio last
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
@@ -51,4 +62,4 @@ figures: $(STAMP)  ## the engine's figures, into docs/engine.md; VLLM_PYTHON=...
 	@$(BIN)/python benchmarks/figures.py --write --peer $(VLLM_PYTHON)
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info

@@ -16,6 +16,7 @@ ALLOWED = {
     "control": {"layout"},
     "node": {
         "control",
+        "compiled",
         "config",
         "checkpoint",
         "gguf_file",

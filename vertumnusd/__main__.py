@@ -19,6 +19,7 @@ import msgspec
 from vertumnusd import __version__
 from vertumnusd.admin import add_commands as add_admin_commands
 from vertumnusd.admin_address import admin_socket_path
+from vertumnusd.compiled import DECISIONS
 from vertumnusd.config import Config, ConfigError, load_config, load_profile
 
 EXIT_USAGE = 2
@@ -60,7 +61,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def _parser() -> Parser:
     parser = Parser(prog="vertumnusd", description=__doc__.splitlines()[0], allow_abbrev=False)
-    parser.add_argument("--version", action="version", version=f"vertumnusd {__version__}")
+    version = f"vertumnusd {__version__} (decisions {DECISIONS})"
+    parser.add_argument("--version", action="version", version=version)
     commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
     _add_serve(commands)
     _add_demo(commands)

@@ -40,6 +40,7 @@ def test_homes_are_told_apart_by_where_their_prefixes_end():
     assert trie.prefixes(chain("abcdef")) == [(1 << 1, 2), (1 << 0 | 1 << 2, 4)]
 
 
+@pytest.mark.patches
 def test_a_chain_that_grew_block_by_block_is_walked_in_few_steps(monkeypatch):
     trie = PrefixTrie(ranks=1, home_ranks=1)
     rank = Reporter(trie, 0)

@@ -22,8 +22,8 @@ from vertumnusd.control.prefix_nodes import PrefixNodes
 from vertumnusd.control.prefix_trie import PrefixTrie
 from vertumnusd.control.reconfig import Operations
 from vertumnusd.control.replication import Replication
-from vertumnusd.control.request import Stage
 from vertumnusd.control.scheduler import Scheduler
+from vertumnusd.control.stage import Stage
 from vertumnusd.control.worker_queue import WorkerQueue
 from vertumnusd.messages import BlocksChanged
 
@@ -234,6 +234,7 @@ MUTANTS = {
 }
 
 
+@pytest.mark.patches
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_broken_controller_is_caught(name, monkeypatch):
     MUTANTS[name](monkeypatch)

@@ -1,20 +1,21 @@
 """How much a worker is given at once, where its lead runs requests in turn or pauses long ones."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from vertumnusd.control.fleet import Worker
 from vertumnusd.control.placement import Wait
+from vertumnusd.control.request import Request
 from vertumnusd.control.worker_queue import PAUSING_MAX, Discipline, WorkerQueue
+from vertumnusd.messages import Submit
 
 
 def queue(*, pausing: bool, shortest_first: bool = False) -> WorkerQueue:
     return WorkerQueue(Worker(1, 0), Discipline(shortest_first, remaining=True, pausing=pausing))
 
 
-def request(number: int, accepted_at: float = 0.0):
-    return SimpleNamespace(arrival=number, accepted_at=accepted_at, predicted_ns=0, turn=0.0)
+def request(number: int, accepted_at: float = 0.0) -> Request:
+    submit = Submit(str(number), 0, 1, b"", 1)
+    return Request(submit, number, accepted_at, blocks=1, decode_blocks=0)
 
 
 def dispatched(queue: WorkerQueue, times_s: list[float]) -> list[float]:

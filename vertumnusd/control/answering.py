@@ -190,7 +190,8 @@ class Answering:
     def on_returned(self) -> list[AnsweringCommand]:
         """The lead gave the request back before it began (no room): it waits again."""
         self._prefill_owed = False
-        self.dispatch, dispatch = None, self.dispatch
+        dispatch = self.dispatch
+        self.dispatch = None
         if self._ended or self._lost:
             self.dispatch = dispatch
             return self._wind_down()

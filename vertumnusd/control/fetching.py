@@ -22,8 +22,9 @@ from vertumnusd.control.ledger import Ledger
 from vertumnusd.control.matching import SMALL_PART, Matching
 from vertumnusd.control.placement import Longer
 from vertumnusd.control.prefix_trie import bits
-from vertumnusd.control.request import Request, Stage
+from vertumnusd.control.request import Request
 from vertumnusd.control.settings import Settings
+from vertumnusd.control.stage import Stage
 from vertumnusd.messages import HASH_BYTES, CancelTransfer, ControlCommand, Replicate
 
 

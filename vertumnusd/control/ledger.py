@@ -16,8 +16,9 @@ from vertumnusd.control.fleet import Worker
 from vertumnusd.control.homes import Homes, Span
 from vertumnusd.control.loads import Loads
 from vertumnusd.control.promised import Promised, marks
-from vertumnusd.control.request import Request, Stage
+from vertumnusd.control.request import Request
 from vertumnusd.control.settings import Settings
+from vertumnusd.control.stage import Stage
 from vertumnusd.control.worker_queue import Blocked, Discipline, WorkerQueue
 from vertumnusd.messages import Done, HandedOff, PrefillDone, Returned, RoomMissing, Submit
 

@@ -32,9 +32,9 @@ from vertumnusd.control.holding import Holding
 from vertumnusd.control.hot_prefixes import HotPrefixes, prefix_name
 from vertumnusd.control.prefix_nodes import PrefixNodes, bits
 from vertumnusd.control.reclaiming import reclaimable
-from vertumnusd.control.request import Stage
 from vertumnusd.control.scheduler import Scheduler
 from vertumnusd.control.settings import Settings
+from vertumnusd.control.stage import Stage
 from vertumnusd.messages import HASH_BYTES, ControlCommand, Reclaim, ReclaimPrefix, Replicate
 
 EXAMINED = 128  # nodes of each kind and degree, a scan: a scan must not hold up requests

@@ -18,22 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 
 from vertumnusd.control.fleet import Worker
+from vertumnusd.control.stage import Stage
 from vertumnusd.messages import Submit
-
-
-class Stage(Enum):
-    UNPLACED = "unplaced"
-    FETCHING = "fetching"
-    WAITING = "waiting"
-    DISPATCHED = "dispatched"
-    PREFILLED = "prefilled"
-    HANDED_OFF = "handed off"
-
-    def __init__(self, value: str) -> None:
-        self.queued = value in ("unplaced", "fetching", "waiting")
 
 
 @dataclass(slots=True, eq=False)

@@ -22,9 +22,10 @@ from vertumnusd.control.matching import Matching
 from vertumnusd.control.placed import Placement
 from vertumnusd.control.placement import Policy, Wait
 from vertumnusd.control.prefill_time import PrefillTime
-from vertumnusd.control.request import Request, Stage
+from vertumnusd.control.request import Request
 from vertumnusd.control.settings import Settings
 from vertumnusd.control.slo import SloAccount
+from vertumnusd.control.stage import Stage
 from vertumnusd.control.worker_queue import Blocked, WorkerQueue
 from vertumnusd.messages import (
     Abort,

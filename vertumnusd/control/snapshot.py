@@ -16,9 +16,10 @@ from vertumnusd.control.fleet import Fleet, Worker, composition_name
 from vertumnusd.control.hot_prefixes import prefix_name
 from vertumnusd.control.ledger import Ledger
 from vertumnusd.control.reconfig import Operations
-from vertumnusd.control.request import Request, Stage
+from vertumnusd.control.request import Request
 from vertumnusd.control.scheduler import Scheduler
 from vertumnusd.control.settings import Settings
+from vertumnusd.control.stage import Stage
 from vertumnusd.messages import (
     HASH_BYTES,
     ControlCommand,

@@ -18,8 +18,10 @@ from pathlib import Path
 import structlog
 import trio
 
+from vertumnusd import __version__
 from vertumnusd.admin_address import admin_socket_path
 from vertumnusd.checkpoint import CheckpointError
+from vertumnusd.compiled import DECISIONS
 from vertumnusd.config import Config, ConfigError
 from vertumnusd.control.controller import Controller
 from vertumnusd.control.settings import Settings
@@ -87,6 +89,7 @@ def serve(load: Callable[[], Config]) -> int:
     """
     try:
         config = load()
+        log.info("vertumnusd", version=__version__, decisions=DECISIONS)
         served = open_served(config)
         sized = config if served.pace else plan_memory(config, served.model)
         log.info(

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from vertumnusd import __version__
+from vertumnusd.compiled import DECISIONS
 from vertumnusd.node.errors import RequestError
 from vertumnusd.node.exchange import Exchange
 from vertumnusd.node.gate import Gate
@@ -38,7 +39,7 @@ async def live(exchange: Exchange, gate: Gate) -> None:
 
 
 async def version(exchange: Exchange, gate: Gate) -> None:
-    await exchange.json({"version": __version__})
+    await exchange.json({"version": __version__, "decisions": DECISIONS})
 
 
 async def metrics(exchange: Exchange, gate: Gate) -> None:
