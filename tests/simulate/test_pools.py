@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from collections import OrderedDict
+from random import Random
+
 import pytest
 
 from vertumnusd.simulate.names import BlockNames
@@ -27,6 +30,28 @@ def test_a_chain_longer_than_the_pool_keeps_its_beginning():
     pool = Pool[str](3)
     assert pool.use("abcde") == (["a", "b", "c"], [])
     assert pool.leading("abcde") == 3
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_pool_does_what_a_list_in_order_of_use_would(seed):
+    random, capacity = Random(seed), 12
+    pool, held = Pool[str](capacity), OrderedDict[str, None]()
+    for _ in range(2000):
+        root = random.randrange(4)
+        chain = [f"{root}.{depth}" for depth in range(random.randrange(16))]
+        fresh = [block for block in chain[:capacity] if block not in held]
+        for block in reversed(chain[:capacity]):
+            held[block] = None
+            held.move_to_end(block)
+        evicted = [held.popitem(last=False)[0] for _ in range(len(held) - capacity)]
+        assert pool.use(chain) == (fresh, evicted)
+        if held and random.random() < 0.1:
+            block = random.choice(list(held))
+            assert pool.discard(block)
+            assert not pool.discard(block)
+            del held[block]
+        assert set(pool.blocks()) == set(held)
+    assert len(pool) == len(held)
 
 
 @pytest.mark.parametrize("first", range(4))

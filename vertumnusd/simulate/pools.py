@@ -1,13 +1,16 @@
 """A pool of KV blocks with least-recently-used eviction, as a rank or a baseline's worker has it.
 
-The blocks of one use are marked deepest first, so a child is always evicted before its parent and
-what stays of a chain is a prefix. Room that a running request takes is found when its blocks are
+The deepest blocks of a use are evicted first, so a child always goes before its parent and what
+stays of a chain is a prefix. Room that a running request takes is found when its blocks are
 stored: one request runs at a time on a pool, and its working room is not counted.
+
+A use is noted as a whole: nothing is moved for each of its blocks. Every block has the number of
+its last use, and what an older note says of it is passed by.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Hashable, Sequence
 from typing import Generic, TypeVar
 
@@ -15,21 +18,26 @@ B = TypeVar("B", bound=Hashable)
 
 
 class Pool(Generic[B]):
-    __slots__ = ("_blocks", "_capacity")
+    __slots__ = ("_capacity", "_last_use", "_noted", "_oldest", "_oldest_use", "_use", "_uses")
 
     def __init__(self, capacity: int) -> None:
-        self._blocks: OrderedDict[B, None] = OrderedDict()  # next to evict first
         self._capacity = capacity
+        self._last_use: dict[B, int] = {}  # of every block that is here
+        self._use = 0
+        self._uses: deque[tuple[int, Sequence[B]]] = deque()  # with their chains, the oldest first
+        self._oldest_use = 0  # the one whose blocks are next to be evicted …
+        self._oldest: list[B] = []  # … and those of them that are left, the deepest last
+        self._noted = 0  # blocks in all the notes
 
     def __len__(self) -> int:
-        return len(self._blocks)
+        return len(self._last_use)
 
     def __contains__(self, block: B) -> bool:
-        return block in self._blocks
+        return block in self._last_use
 
     def leading(self, chain: Sequence[B]) -> int:
         """How many blocks of the chain are here before the first that is missing."""
-        held = self._blocks
+        held = self._last_use
         for n, block in enumerate(chain):
             if block not in held:
                 return n
@@ -40,25 +48,50 @@ class Pool(Generic[B]):
 
         Stored ones parents first. A chain longer than the pool loses its deepest blocks at once.
         """
-        held = self._blocks
+        held = self._last_use
         chain = chain[: self._capacity]
-        stored: list[B] = []
-        for block in reversed(chain):
-            if block in held:
-                held.move_to_end(block)
-            else:
-                held[block] = None
-                stored.append(block)
-        stored.reverse()
-        evicted = [held.popitem(last=False)[0] for _ in range(len(held) - self._capacity)]
+        stored = [block for block in chain if block not in held]
+        self._use += 1
+        held.update(dict.fromkeys(chain, self._use))
+        self._uses.append((self._use, chain))
+        self._noted += len(chain)
+        evicted = self._evict() if len(held) > self._capacity else []
+        if self._noted > 2 * self._capacity:
+            self._forget_old_notes()
         return stored, evicted
 
     def discard(self, block: B) -> bool:
         """Drop a block; False if it was not here."""
-        if block not in self._blocks:
-            return False
-        del self._blocks[block]
-        return True
+        return self._last_use.pop(block, 0) > 0
 
     def blocks(self) -> list[B]:
-        return list(self._blocks)
+        return list(self._last_use)
+
+    def _evict(self) -> list[B]:
+        """Make room for all that is here."""
+        held, evicted = self._last_use, []
+        for _ in range(len(held) - self._capacity):
+            block = self._next_to_evict()
+            del held[block]
+            evicted.append(block)
+        return evicted
+
+    def _next_to_evict(self) -> B:
+        held = self._last_use
+        while True:
+            while not self._oldest:
+                self._oldest_use, chain = self._uses.popleft()
+                self._oldest = list(chain)
+            block = self._oldest.pop()
+            self._noted -= 1
+            if held.get(block) == self._oldest_use:
+                return block
+
+    def _forget_old_notes(self) -> None:
+        """Keep of each use what was not used again: then no block is noted twice."""
+        held = self._last_use
+        notes = [(self._oldest_use, self._oldest), *self._uses]
+        last = [(use, [b for b in chain if held.get(b) == use]) for use, chain in notes]
+        self._uses = deque((use, chain) for use, chain in last if chain)
+        self._oldest = []
+        self._noted = len(held)
