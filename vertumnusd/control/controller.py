@@ -99,7 +99,8 @@ class Controller:
         if self._operations.under_way:
             commands += self._operations.advance(now)
         commands += self._drains.advance(now)
-        return [*commands, *self._scheduler.dispatch(now)]
+        commands += self._scheduler.dispatch(now)
+        return commands
 
     def tick(self, now: float) -> list[ControlCommand]:
         """Let time pass: call off what takes too long, refuse what waited too long, adapt."""
@@ -117,8 +118,13 @@ class Controller:
         }
 
     def next_deadline(self) -> float | None:
-        deadlines = [part.next_deadline() for part in self._parts]
-        return min([deadline for deadline in deadlines if deadline is not None], default=None)
+        """Asked between any two events."""
+        soonest: float | None = None
+        for part in self._parts:
+            deadline = part.next_deadline()
+            if deadline is not None and (soonest is None or deadline < soonest):
+                soonest = deadline
+        return soonest
 
     def idle(self) -> bool:
         """Whether everything is back to its base line: nothing queued, reserved or pinned by us."""

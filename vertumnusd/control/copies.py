@@ -91,7 +91,7 @@ class Copies:
                 self.ended(number)
 
     def next_deadline(self) -> float | None:
-        return min((transfer.deadline for transfer in self), default=None)
+        return min([t.deadline for t in self._transfers.values()]) if self._transfers else None
 
     def pass_time(self, now: float) -> None:
         """Give up what is late."""

@@ -42,6 +42,8 @@ class Dispatcher:
     def dispatch(self, now: float) -> list[ControlCommand]:
         """Dispatch all that can be, in order of turn. Every try dispatches or blocks a queue."""
         commands: list[ControlCommand] = []
+        if not self._ledger.lined_up:
+            return commands
         ready = [queue for queue in self._ledger.lined_up.values() if queue.ready]
         while ready:
             queue = first_in_line(ready)
@@ -120,26 +122,32 @@ class Dispatcher:
         In one home if one can hold it, else on all of the worker's, unless its prefix lies on a
         part of them that has room. What the request ahead of it promises is there when it starts.
         """
-        width, ledger = self._settings.home_ranks, self._ledger
-        homes = worker.homes(width)
-        cached = {
-            Span(home, width): n for home, n in self._matching.by_home(request, homes).items()
-        }
         least = self._settings.least_degree(request.blocks)
-        if least > width:
+        if least > self._settings.home_ranks:
             self._matching.lie_on(Span(worker.base, worker.degree))
-        cached |= self._matching.by_span(request, worker)
-        for ahead in ledger.queues[worker].dispatched:
+        cached = self._cached_on(worker, request)
+        if len(cached) == 1:
+            return next(iter(cached.items()))
+        wide_enough = [span for span in cached if span.ranks >= least]
+        chosen = min(wide_enough, key=lambda span: self._preference(span, cached[span], request))
+        return chosen, cached[chosen]
+
+    def _cached_on(self, worker: Worker, request: Request) -> dict[Span, int]:
+        """The tokens that are cached, or will be, on every span of the worker that comes to mind"""
+        width, matching = self._settings.home_ranks, self._matching
+        homes = worker.homes(width)
+        there = matching.by_home(request, homes)
+        cached = {Span(home, width): there.get(home, 0) for home in homes}
+        cached |= matching.by_span(request, worker)
+        for ahead in self._ledger.queues[worker].dispatched:
             if ahead.promised and ahead.home is not None:
+                tokens = matching.shared_tokens(request, ahead)
                 span = Span(ahead.home, ahead.home_ranks)
-                tokens = self._matching.shared_tokens(request, ahead)
                 cached[span] = max(tokens, cached.get(span, 0))
-        spans = {*cached, *(Span(home, width) for home in homes)}
+        return cached
 
-        def preference(span: Span) -> tuple[int, int, int, int, int]:
-            tokens, fullness = cached.get(span, 0), ledger.homes.fullness(*span)
-            counted = tokens if tokens * SMALL_PART >= request.input_tokens else 0
-            return -counted, span.ranks, fullness, self._given.get(span.base, 0), span.base
-
-        chosen = min((span for span in spans if span.ranks >= least), key=preference)
-        return chosen, cached.get(chosen, 0)
+    def _preference(self, span: Span, tokens: int, request: Request) -> tuple[int, ...]:
+        """The least comes first."""
+        counted = tokens if tokens * SMALL_PART >= request.input_tokens else 0
+        fullness, given = self._ledger.homes.fullness(*span), self._given.get(span.base, 0)
+        return -counted, span.ranks, fullness, given, span.base

@@ -64,6 +64,8 @@ class Drains:
 
     def advance(self, now: float) -> list[ControlCommand]:
         """Tell of those that are drained. Asked after every event: any may be the last one owed."""
+        if not self._drains:
+            return []
         done = [w for w, drain in self._drains.items() if self._is_done(w, drain)]
         for worker in done:
             self._drains[worker].over = True

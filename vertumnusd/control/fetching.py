@@ -93,6 +93,8 @@ class Fetching:
     def settle(self) -> list[ControlCommand]:
         """Let those go on whose copies are over; cancel copies that nobody waits for any more."""
         commands: list[ControlCommand] = []
+        if not self._waiting:
+            return commands
         for number, requests in list(self._waiting.items()):
             here = [request for request in requests if self._waits(request, number)]
             if here and number in self._copies:

@@ -58,6 +58,8 @@ class Matching:
 
     def by_span(self, request: Request, worker: Worker) -> dict[Span, int]:
         """What is cached on spans of several homes inside this worker."""
+        if not self._spans:
+            return {}
         chain, block_tokens = self._usable_chain(request), self._settings.block_tokens
         inside = [s for s in self._spans if worker.base <= s.base and s.stop <= worker.ranks.stop]
         return {span: self.trie.span_prefix(chain, *span) * block_tokens for span in inside}

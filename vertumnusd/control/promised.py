@@ -22,7 +22,7 @@ class Promised:
 
     def __init__(self) -> None:
         self._workers: dict[bytes, int] = {}  # by mark: a bit for the first rank of each worker
-        self._again: dict[tuple[bytes, int], int] = {}  # more chains of a worker through a mark
+        self._again: dict[int, dict[bytes, int]] = {}  # by first rank: more chains through a mark
 
     def __len__(self) -> int:
         return len(self._workers)
@@ -34,12 +34,13 @@ class Promised:
     def add(self, worker: Worker, path: Sequence[bytes]) -> None:
         """``path``: the marks of a chain."""
         base, workers, known = worker.base, self._workers, 0
+        again = self._again.setdefault(base, {})
         for mark in path:
             there = workers.get(mark, 0)
             if not there:
                 break  # nor is any mark behind it
             if there >> base & 1:
-                self._again[mark, base] = self._again.get((mark, base), 0) + 1
+                again[mark] = again.get(mark, 0) + 1
             else:
                 workers[mark] = there | 1 << base
             known += 1
@@ -47,12 +48,13 @@ class Promised:
 
     def remove(self, worker: Worker, path: Sequence[bytes]) -> None:
         base, workers = worker.base, self._workers
+        again = self._again[base]
         for number, mark in enumerate(path):
-            more = self._again.get((mark, base), 0)
+            more = again.get(mark, 0)
             if more > 1:
-                self._again[mark, base] = more - 1
+                again[mark] = more - 1
             elif more:
-                del self._again[mark, base]
+                del again[mark]
             elif workers[mark] == 1 << base:
                 for rest in path[number:]:  # which are nobody else's either
                     del workers[rest]
@@ -85,6 +87,8 @@ def marks(chain: bytes, stride: int) -> list[bytes]:
 
 def common_blocks(one: bytes, other: bytes) -> int:
     """How many leading blocks two chains share. Names stand for paths: one look finds the side."""
+    if one[:HASH_BYTES] != other[:HASH_BYTES]:
+        return 0  # as is the rule
     low, high = 0, min(len(one), len(other)) // HASH_BYTES
     while low < high:
         middle = (low + high + 1) // 2

@@ -268,9 +268,11 @@ class Scheduler:
     def next_deadline(self) -> float | None:
         if self._to_place:
             return 0.0  # at once
+        unplaced, none_since = self.ledger.unplaced, self.ledger.decode.none_since
+        if not unplaced and none_since is None:
+            return self.copies.next_deadline()
         deadlines = [self.copies.next_deadline()]
-        deadlines += [r.unplaced_until for r in islice(self.ledger.unplaced.values(), 1)]
-        none_since = self.ledger.decode.none_since
+        deadlines += [r.unplaced_until for r in islice(unplaced.values(), 1)]
         if none_since is not None and self._waiting_to_decode():
             deadlines.append(none_since + self._settings.unplaced_wait_s)
         return min([deadline for deadline in deadlines if deadline is not None], default=None)
@@ -389,8 +391,10 @@ class Scheduler:
         return Placement(fetching, of_kinds, transfer, tuple(commands))
 
     def dispatch(self, now: float) -> list[ControlCommand]:
-        more = self._place_more(now) if self._to_place else []
-        return [*more, *self._fetching.settle(), *self._dispatcher.dispatch(now)]
+        commands = self._place_more(now) if self._to_place else []
+        commands += self._fetching.settle()
+        commands += self._dispatcher.dispatch(now)
+        return commands
 
     def at_rest(self) -> bool:
         """Nothing is reserved, queued, or copied."""
