@@ -13,7 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from harness import Client, ask, children, daemon
+from harness import Client, Daemon, ask, children, daemon
+
+from vertumnusd import admin
+from vertumnusd.admin_address import admin_socket_path
 
 pytestmark = pytest.mark.ranks
 
@@ -193,6 +196,67 @@ def test_answers_that_are_cut_off_at_shutdown_end_with_an_error(signals):
         assert status == 503
         assert json.loads(text)["error"]["code"] == "service_unavailable"
         assert node.process.wait(30) == 1
+
+
+PACED = {"device": "paced", "pace": 0.15, "progress_timeout_s": 60.0}
+
+
+def phase(client: Client) -> str:
+    operations = client.get("/v1/cluster")["operations"]
+    return operations[0]["phase"] if operations else "none"
+
+
+@contextmanager
+def splitting(node: Daemon, client: Client, wanted: str) -> Iterator[None]:
+    """Inside, the split of the only worker is in this phase; somebody waits for its end."""
+    operator = admin.Daemon.by_socket(admin_socket_path("", node.port))
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(operator.ask, "POST", "/v1/admin/split", {"workers": ["CP2[0-1]"]})
+        while phase(client) != wanted:
+            time.sleep(0.01)
+        yield
+
+
+def test_sigterm_in_the_drain_of_a_split_lets_what_runs_end():
+    with daemon(cluster=SMALL, rank=PACED) as node, Client(node.port) as watch:
+        pids = children(node.process.pid)
+        with ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(ask, node.port, "Once upon a time. " * 400, 3)
+            while not any(r["layers_done"] for r in watch.get("/v1/cluster")["requests"]):
+                time.sleep(0.01)
+            with splitting(node, watch, "drain"):
+                node.process.send_signal(signal.SIGTERM)
+                assert answer.result(30).facts["worker"] == "CP2[0-1]"
+        assert_ended(node, pids, status=0)
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_sigterm_while_a_rank_does_not_park_ends_the_node(signals):
+    """Nobody is asked for anything, so one signal is enough; two do not wait for the rank."""
+    with daemon(cluster=SMALL, rank=PACED) as node, Client(node.port) as watch:
+        pids = children(node.process.pid)
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        with splitting(node, watch, "park"), ThreadPoolExecutor(signals - 1 or 1) as pool:
+            answers = [pool.submit(ask, node.port, "Hello") for _ in range(signals - 1)]
+            while len(watch.get("/v1/cluster")["requests"]) < len(answers):
+                time.sleep(0.01)
+            node.process.send_signal(signal.SIGTERM)
+            if signals == 2:
+                while watch.request("GET", "/health")[0] == 200:
+                    time.sleep(0.01)
+                node.process.send_signal(signal.SIGTERM)
+            for answer in answers:
+                with pytest.raises(RuntimeError, match="503"):
+                    answer.result(30)
+        assert_ended(node, pids, status=signals - 1)
+
+
+def assert_ended(node: Daemon, pids: list[int], status: int) -> None:
+    """With them goes their memory, which has no name anywhere; the admin socket has one."""
+    assert node.process.wait(30) == status
+    assert all_end(pids, 5)
+    assert not admin_socket_path("", node.port).exists()
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
