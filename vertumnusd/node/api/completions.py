@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -129,7 +130,7 @@ def _choice(index: int, text: str, reason: str | None) -> dict[str, Any]:
 async def _prompts(gate: Gate, request: CompletionRequest) -> list[list[int]]:
     """The token ids of each prompt. Raises :class:`RequestError`."""
     prompt = request.prompt
-    if isinstance(prompt, list) and not all(isinstance(part, int) for part in prompt):
+    if isinstance(prompt, list) and set(map(type, prompt)) - {int}:
         if len(prompt) > gate.limits.prompts_per_request:
             most = gate.limits.prompts_per_request
             raise invalid(f"at most {most} prompts are allowed in one request", "prompt")
@@ -142,14 +143,22 @@ async def _prompt(gate: Gate, prompt: object, param: str) -> list[int]:
         encoding = gate.tokens.encode(prompt, most=gate.service.model.context_tokens)
         ids = await within_context(gate, encoding, param)
     elif isinstance(prompt, list):
-        ids = prompt
-        vocab = gate.service.model.vocab
-        if not all(isinstance(id, int) and 0 <= id < vocab for id in ids):
-            raise invalid(f"a token id must be between 0 and {vocab - 1}", param)
+        ids = _checked(prompt, gate.service.model.vocab, param)
     else:
         raise invalid("a prompt is text, token ids, or a list of either", param)
     if not ids:
         raise invalid("the prompt is empty", param)
+    return ids
+
+
+def _checked(ids: list[int], vocab: int, param: str) -> list[int]:
+    """Looked at in C: a prompt may have a hundred thousand of them, and everybody waits."""
+    try:
+        allowed = max(array("I", ids), default=0) < vocab
+    except (OverflowError, TypeError):
+        allowed = False
+    if not allowed:
+        raise invalid(f"a token id must be between 0 and {vocab - 1}", param)
     return ids
 
 
