@@ -98,6 +98,7 @@ class Metrics:
         self._worker = self._gauge(
             "worker_info", "1 for every worker in service.", "worker", "degree"
         )
+        self._serving: set[tuple[str, int]] = set()  # those that it shows
         self._loop_lag = self._histogram(
             "event_loop_lag_seconds", "How late the event loop woke up.", SHORT_SECONDS
         )
@@ -207,9 +208,12 @@ class Metrics:
 
     def set_workers(self, workers: Iterable[tuple[str, int]]) -> None:
         """Replace the list of workers in service by these (name, degree)."""
-        self._worker.clear()
-        for name, degree in workers:
+        serving = set(workers)
+        for name, degree in self._serving - serving:
+            self._worker.remove(name, str(degree))
+        for name, degree in serving - self._serving:
             self._worker.labels(name, str(degree)).set(1)
+        self._serving = serving
 
     def set_term_epoch(self, term: int, epoch: int) -> None:
         self._term.set(term)
