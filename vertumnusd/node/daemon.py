@@ -55,6 +55,7 @@ from vertumnusd.node.effects import Effects, Happened
 from vertumnusd.node.feed import Feed
 from vertumnusd.node.gguf_tokenizer import TokenizerError
 from vertumnusd.node.hashing import chain
+from vertumnusd.node.heart import Heart
 from vertumnusd.node.hub import Hub
 from vertumnusd.node.keys import Keys
 from vertumnusd.node.limits import Limits
@@ -68,8 +69,6 @@ from vertumnusd.node.requests import Requests
 from vertumnusd.node.served import Served, open_served
 from vertumnusd.node.systemd import Notifier
 
-HEARTBEAT_S = 0.25
-STALLED_S = 1.0  # a beat this late finds what ranks said meanwhile unread: no time to judge them
 CUT_OFF_S = 1.0  # to tell clients that their answers were cut off
 FIRST_TERM = 1  # one node takes the seat at once
 
@@ -171,6 +170,10 @@ class Daemon:
         self._requests = Requests(served.model, _capacity_tokens(settings), self._observe)
         self._ranks = self._rank_host(served)
         self._hub = self._hub_of(settings, served)
+        self._heart = Heart(
+            *(self._hub, self._ranks, self._metrics, self._notifier),
+            config.cluster.ranks * config.kv_blocks,
+        )
         self._requests.attach(self._hub)
         self._administration = Administration(self._hub, self._records, config.cluster.cp_degrees)
         self._feed = Feed(self._requests.cluster, trio.current_time, time.time)
@@ -223,7 +226,8 @@ class Daemon:
                     await nursery.start(doors.serve, listeners)
                     nursery.start_soon(doors.serve_admin, admin)
                     nursery.start_soon(self._ranks.run)
-                    nursery.start_soon(self._beat)
+                    nursery.start_soon(self._heart.beat)
+                    nursery.start_soon(self._heart.keep_deadlines)
                     nursery.start_soon(self._take_seat, listeners)
                     status = await self._until_stopped(doors, signals)
                     nursery.cancel_scope.cancel()
@@ -308,22 +312,6 @@ class Daemon:
             log.info("API keys reloaded", other_changes_need_a_restart=changed)
         if self.served:
             self._notifier.send(READY=1)
-
-    async def _beat(self) -> None:
-        """The heart: lets deadlines pass, measures the loop's lag, feeds the watchdog."""
-        config, interval_s = self._config, HEARTBEAT_S
-        if self._notifier.watchdog_s:
-            interval_s = min(interval_s, self._notifier.watchdog_s / 3)
-        while True:
-            due = trio.current_time() + interval_s
-            await trio.sleep_until(due)
-            lag_s = trio.current_time() - due
-            self._metrics.loop_lag(lag_s)
-            if lag_s < STALLED_S:
-                self._hub.tick()
-                self._ranks.tick()
-            self._metrics.show(self._hub.snapshot(), config.cluster.ranks * config.kv_blocks)
-            self._notifier.send(WATCHDOG=1)
 
     # --- what the parts tell
 

@@ -157,6 +157,14 @@ class Hub:
                 self._effects.kill(rank)
             self._act_lead(lead.tick(self._effects.now()))
         self._act_transfers(self._transfers.tick(self._effects.now()))
+        self.pass_deadline()
+
+    def next_deadline(self) -> float | None:
+        """When the controller has something to do though nothing happens."""
+        return self._controller.next_deadline()
+
+    def pass_deadline(self) -> None:
+        """Let the controller do it."""
         self._carry_out(self._controller.tick(self._effects.now()))
         self._drain()
 
