@@ -23,7 +23,7 @@ from vertumnusd.node.feed import Feed
 from vertumnusd.node.http import Head
 from vertumnusd.node.service import Operator
 
-BACKLOG = 64
+BACKLOG = 1024
 
 
 class AdminSocketError(Exception):
