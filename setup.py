@@ -16,7 +16,7 @@ COMPILED = ("vertumnusd/control/*.py", "vertumnusd/layout.py")
 # mypyc makes classes of its own kind; here are others: class keywords of msgspec, an Enum that has
 # an __init__.
 INTERPRETED = {
-    "vertumnusd/control/prefill_time.py",
+    "vertumnusd/control/coefficients.py",
     "vertumnusd/control/settings.py",
     "vertumnusd/control/stage.py",
 }

@@ -114,12 +114,12 @@ def test_shortest_first_q_and_n():
             queue.dispatch_first(now_ns=10 * 10**9)
     # at 12 s, 3 s of the running one are left; 2 s go behind the short one and before the long one
     turn = queue.discipline.turn(request("new"), 2.0)
-    assert queue.wait_of(12 * 10**9, turn, 2 * 10**9) == Wait(3.0 + 1.0, behind=1)
+    assert queue.wait_of(12 * 10**9, turn, 2 * 10**9) == (3.0 + 1.0, 1)
     # an overdue one counts nothing
-    assert queue.wait_of(16 * 10**9, turn, 2 * 10**9) == Wait(1.0, behind=1)
+    assert queue.wait_of(16 * 10**9, turn, 2 * 10**9) == (1.0, 1)
     # seconds of waiting make up for prefill time: who came 60 s later goes behind 4 s with 1 s
     late = queue.discipline.turn(request("late", accepted_at=60.0), 1.0)
-    assert queue.wait_of(12 * 10**9, late, 10**9) == Wait(3.0 + 1.0 + 4.0, behind=0)
+    assert queue.wait_of(12 * 10**9, late, 10**9) == (3.0 + 1.0 + 4.0, 0)
 
 
 def test_the_published_q_is_the_sum_of_the_unfinished():
@@ -127,14 +127,14 @@ def test_the_published_q_is_the_sum_of_the_unfinished():
     for name, service_s in (("running", 5.0), ("long", 4.0)):
         queue.add(request(name), service_s)
     queue.dispatch_first(now_ns=10 * 10**9)
-    assert queue.wait_of(12 * 10**9, turn=9.0, service_ns=10**9) == Wait(9.0, behind=0)
+    assert queue.wait_of(12 * 10**9, turn=9.0, service_ns=10**9) == (9.0, 0)
 
 
 State = tuple[Worker, float, int, int]  # q, cached tokens, n
 
 
 def kinds_of(states: list[State]) -> tuple[list[Kind], Callable[[Worker, float, bool], Wait]]:
-    waits = {worker: Wait(queue_s, behind) for worker, queue_s, _, behind in states}
+    waits = {worker: (queue_s, behind) for worker, queue_s, _, behind in states}
     kinds = [Kind(w.degree, cached, [(queue_s, w)]) for w, queue_s, cached, _ in states]
     return kinds, lambda worker, *_: waits[worker]
 

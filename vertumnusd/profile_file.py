@@ -15,7 +15,8 @@ from typing import Any
 
 import msgspec
 
-from vertumnusd.control.prefill_time import Coefficients, Positive, PrefillTime
+from vertumnusd.control.coefficients import Coefficients, Positive
+from vertumnusd.control.prefill_time import PrefillTime
 
 
 class ProfileFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

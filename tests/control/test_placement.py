@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vertumnusd.control.fleet import Worker
-from vertumnusd.control.placement import Comparison, Kind, Longer, Policy, Terms, Wait
+from vertumnusd.control.placement import Comparison, Kind, Longer, Policy, Terms
 from vertumnusd.control.prefill_time import Coefficients, PrefillTime
 
 # Ê_C(R, P) = R / C
@@ -18,7 +18,7 @@ State = tuple[Worker, int, float, float, int]  # cached tokens, least q, q, n
 
 
 def place(states: list[State], tokens: int, limit_s: float = 1e9) -> Comparison:
-    waits = {worker: Wait(queue_s, behind) for worker, _, _, queue_s, behind in states}
+    waits = {worker: (queue_s, behind) for worker, _, _, queue_s, behind in states}
     kinds = defaultdict(list)
     for worker, cached, least_s, _, _ in states:
         kinds[worker.degree, cached].append((least_s, worker))
@@ -56,7 +56,7 @@ def fetched(states: list[State], longer: Longer) -> Terms | None:
     """Of 8 tokens."""
     plain = place(states, 8).best
     assert plain is not None
-    waits = {worker: Wait(queue_s, behind) for worker, _, _, queue_s, behind in states}
+    waits = {worker: (queue_s, behind) for worker, _, _, queue_s, behind in states}
     kinds = [Kind(w.degree, cached, [(least_s, w)]) for w, cached, least_s, _, _ in states]
     return POLICY.place_fetching(
         lambda degree: [kind for kind in kinds if kind.degree == degree],

@@ -8,7 +8,6 @@ import pytest
 
 from vertumnusd.control.fleet import Worker
 from vertumnusd.control.homes import Span
-from vertumnusd.control.placement import Wait
 from vertumnusd.control.request import Request
 from vertumnusd.control.worker_queue import AGEING, Discipline, WorkerQueue
 from vertumnusd.messages import Submit
@@ -72,7 +71,7 @@ def test_waits_are_those_of_the_requests_ahead_and_behind(seed):
         turn = choose.uniform(0, 12)
         ahead = [r for r in queue.waiting if r.turn <= turn] + queue.dispatched
         behind = sum(r.turn > turn for r in queue.waiting)
-        assert queue.wait_of(0, turn, 1) == Wait(sum(r.predicted_ns for r in ahead) / 1e9, behind)
+        assert queue.wait_of(0, turn, 1) == (sum(r.predicted_ns for r in ahead) / 1e9, behind)
         assert [r.turn for r in queue.waiting] == sorted(r.turn for r in queue.waiting)
         everyone = queue.waiting + queue.dispatched
         assert queue.reserved_ns == sum(r.predicted_ns for r in everyone)

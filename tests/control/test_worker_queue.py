@@ -3,7 +3,6 @@
 import pytest
 
 from vertumnusd.control.fleet import Worker
-from vertumnusd.control.placement import Wait
 from vertumnusd.control.request import Request
 from vertumnusd.control.worker_queue import PAUSING_MAX, Discipline, WorkerQueue
 from vertumnusd.messages import Submit
@@ -85,9 +84,9 @@ def test_what_was_over_early_lets_the_rest_begin_early():
 @pytest.mark.parametrize(
     ("service_s", "expected"),
     [
-        pytest.param(1.0, Wait(0.2, 2), id="before both, after a step"),
-        pytest.param(6.0, Wait(5.2, 1), id="between them"),
-        pytest.param(30.0, Wait(35.0, 0), id="behind both"),
+        pytest.param(1.0, (0.2, 2), id="before both, after a step"),
+        pytest.param(6.0, (5.2, 1), id="between them"),
+        pytest.param(30.0, (35.0, 0), id="behind both"),
     ],
 )
 def test_where_leads_pause_longer_ones_wait_for_a_request(service_s, expected):
@@ -101,4 +100,4 @@ def test_nobody_is_paused_who_is_sooner_over():
     worker = queue(pausing=True)
     give(worker, 0, 0, 30.0)
     # 1 s of it is left, and to delay it would cost 5 s
-    assert worker.wait_of(29_000_000_000, 0.0, 5_000_000_000) == Wait(1.0, 0)
+    assert worker.wait_of(29_000_000_000, 0.0, 5_000_000_000) == (1.0, 0)

@@ -58,10 +58,13 @@ class Keeping:
         if first >= len(request.marks):
             return False
         mark = request.marks[first]
-        accesses = sum(access[mark] for access in statistics.access.values())
+        if self._promised.workers(mark).bit_count() >= WANTED_BY:
+            return True
+        accesses = sum([access[mark] for access in statistics.access.values()])
+        if accesses <= self._intra_accesses:
+            return False  # whatever the number of replicas
         replicas = max(1, self._nodes.holders(mark).bit_count())
-        wanted_by = self._promised.workers(mark).bit_count()
-        return accesses > replicas * self._intra_accesses or wanted_by >= WANTED_BY
+        return accesses > replicas * self._intra_accesses
 
     def _has_room(self, home: int, blocks: int) -> bool:
         fits = self._homes.fits(home, blocks)

@@ -98,12 +98,14 @@ class Ledger:
         self.lined_up.pop(worker, None)
         return self.queues.pop(worker)
 
+    def short_s(self) -> float:
+        """A short queue, found without a look at them all; 0 if no worker serves."""
+        least_loaded = self.loads.first()
+        return 0.0 if least_loaded is None else self.queues[least_loaded].queue_s
+
     def shortest_s(self) -> float:
         """The shortest queue of all; 0 if no worker serves."""
-        least_loaded = self.loads.first()
-        if least_loaded is None or not self.queues[least_loaded].reserved_ns:
-            return 0.0
-        return min(queue.reserved_ns for queue in self.queues.values()) / 1e9
+        return min([queue.queue_s for queue in self.queues.values()], default=0.0)
 
     def wait_unplaced(self, request: Request, until: float) -> None:
         self.move(request, Stage.UNPLACED)

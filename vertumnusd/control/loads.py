@@ -8,12 +8,10 @@ workers are masks, so they are found without looking at every worker.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from vertumnusd.control.fleet import Worker
 from vertumnusd.control.placement import Kind
-
-EVERYWHERE = -1  # a mask with every bit
 
 
 class Loads:
@@ -48,38 +46,48 @@ class Loads:
 
     def first(self) -> Worker | None:
         """A worker with the least load of all; None if none serves."""
-        return min((ordered[0] for ordered in self._ordered.values()), default=(0, None))[1]
+        first: tuple[int, Worker] | None = None
+        for ordered in self._ordered.values():
+            if first is None or ordered[0] < first:
+                first = ordered[0]
+        return None if first is None else first[1]
 
     def serves(self, least_degree: int) -> bool:
         """Whether there is a worker of at least this degree."""
         return any(degree >= least_degree for degree in self._ordered)
 
     def kinds(
-        self, prefixes: Sequence[tuple[int, int, bool]], least_degree: int = 1, now_ns: int = 0
-    ) -> Iterator[Kind]:
+        self, prefixes: list[tuple[int, int, bool]], least_degree: int = 1, now_ns: int = 0
+    ) -> list[Kind]:
         """The workers of each degree and prefix, those with the least load first.
 
         ``prefixes``: homes (a bit for the first rank of each), what they have, and whether that is
         only promised, longest first; a worker has what the best of its homes has. ``now_ns`` if
         loads are times of the clock.
         """
+        kinds: list[Kind] = []
         for degree in self.degrees(least_degree):
-            yield from self.kinds_of(degree, prefixes, now_ns)
+            kinds += self.kinds_of(degree, prefixes, now_ns)
+        return kinds
 
     def degrees(self, least_degree: int = 1) -> list[int]:
         """Those of the workers, from this one on."""
         return [degree for degree in self._ordered if degree >= least_degree]
 
     def kinds_of(
-        self, degree: int, prefixes: Sequence[tuple[int, int, bool]], now_ns: int = 0
-    ) -> Iterator[Kind]:
+        self, degree: int, prefixes: list[tuple[int, int, bool]], now_ns: int = 0
+    ) -> list[Kind]:
         """``kinds`` of one degree."""
+        kinds: list[Kind] = []
         ordered, others = self._ordered[degree], self._bases[degree]
-        for homes, length, promised in (*prefixes, (EVERYWHERE, 0, False)):
+        for homes, length, promised in prefixes:
             workers = self._with(homes, degree) & others
             if workers:
                 others ^= workers
-                yield Kind(degree, length, _among(ordered, workers, now_ns), promised)
+                kinds.append(Kind(degree, length, _among(ordered, workers, now_ns), promised))
+        if others:
+            kinds.append(Kind(degree, 0, _among(ordered, others, now_ns)))
+        return kinds
 
     def contains(self, base: int, ranks: int) -> bool:
         """Whether all these ranks are in one worker."""

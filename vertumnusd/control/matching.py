@@ -35,8 +35,9 @@ class Matching:
     ) -> None:
         self.trie = PrefixTrie(settings.ranks, settings.home_ranks)
         self.statistics = PrefixStatistics(settings, prefill_time)
-        self._settings = settings
+        self._block_tokens = settings.block_tokens
         self._stride = settings.mark_blocks
+        self._stride_tokens = self._block_tokens * self._stride
         self._loads = loads
         self._promised = promised
         self._spans: set[Span] = set()  # wider than a home, on which chains lie
@@ -44,7 +45,7 @@ class Matching:
 
     def by_home(self, request: Request, homes: Iterable[int]) -> dict[int, int]:
         """What these homes have cached; those without any of it are left out."""
-        block_tokens = self._settings.block_tokens
+        block_tokens = self._block_tokens
         return {
             home: blocks * block_tokens
             for holders, blocks in self._cached(request)
@@ -60,7 +61,7 @@ class Matching:
         """What is cached on spans of several homes inside this worker."""
         if not self._spans:
             return {}
-        chain, block_tokens = self._usable_chain(request), self._settings.block_tokens
+        chain, block_tokens = self._usable_chain(request), self._block_tokens
         inside = [s for s in self._spans if worker.base <= s.base and s.stop <= worker.ranks.stop]
         return {span: self.trie.span_prefix(chain, *span) * block_tokens for span in inside}
 
@@ -69,22 +70,28 @@ class Matching:
 
         Longest first, of equal ones what is cached; a worker's promise is told of its first home.
         """
-        homes_with = {(blocks, False): homes for homes, blocks in self._cached(request)}
+        block_tokens = self._block_tokens
+        held = self._on_spans(request) if self._spans else self._cached(request)
+        shortest_first = [(blocks * block_tokens, True, homes) for homes, blocks in held]
         if self._promised:
             for workers, marks in self._promised.prefixes(self._usable_marks(request)):
-                homes_with[marks * self._stride, True] = workers
+                shortest_first.append((marks * self._stride_tokens, False, workers))
+        shortest_first.sort()
+        return [(homes, tokens, not there) for tokens, there, homes in reversed(shortest_first)]
+
+    def _on_spans(self, request: Request) -> list[tuple[int, int]]:
+        """What is cached in homes, and on spans, by the first home of each."""
+        homes_with = {blocks: homes for homes, blocks in self._cached(request)}
         for span in self._spans:
             if self._loads.contains(*span):
                 blocks = self.trie.span_prefix(self._usable_chain(request), *span)
-                homes_with[blocks, False] = homes_with.get((blocks, False), 0) | 1 << span.base
-        block_tokens = self._settings.block_tokens
-        longest_first = sorted(homes_with, key=lambda prefix: (-prefix[0], prefix[1]))
-        return [(homes_with[key], key[0] * block_tokens, key[1]) for key in longest_first]
+                homes_with[blocks] = homes_with.get(blocks, 0) | 1 << span.base
+        return [(homes, blocks) for blocks, homes in homes_with.items()]
 
     def shared_tokens(self, request: Request, ahead: Request) -> int:
         """What the request will find when the one ahead of it, in the same home, is done."""
         blocks = common_blocks(self._usable_chain(request), ahead.submit.chain)
-        return blocks * self._settings.block_tokens
+        return blocks * self._block_tokens
 
     def held(self, request: Request) -> list[tuple[int, int]]:
         """What is cached: homes (a bit for the first rank of each) and their blocks, most last."""
@@ -94,12 +101,12 @@ class Matching:
         """Algorithm 1: the path that it reuses, and what it misses where it would rather be."""
         path, preferred = request.marks, request.preferred_degree
         stride = self._stride
-        reused = cached_tokens // (self._settings.block_tokens * stride)
+        reused = cached_tokens // self._stride_tokens
         self.statistics.reuse(path[:reused], worker.degree)
         cached = self._cached(request)
-        longest = max((blocks for _, blocks in cached), default=0) // stride
-        there = (n for homes, n in cached if self._loads.any_with(homes, preferred))
-        at_preferred = max(there, default=0) // stride
+        longest = cached[-1][1] // stride if cached else 0
+        there = [n for homes, n in cached if self._loads.any_with(homes, preferred)]
+        at_preferred = there[-1] // stride if there else 0
         if at_preferred < longest:
             tokens = request.input_tokens
             self.statistics.miss(path[:longest], at_preferred, preferred, tokens)
@@ -113,9 +120,8 @@ class Matching:
         return cached
 
     def _usable_marks(self, request: Request) -> Sequence[bytes]:
-        stride_tokens = self._settings.block_tokens * self._stride
-        return request.marks[: (request.input_tokens - 1) // stride_tokens]
+        return request.marks[: (request.input_tokens - 1) // self._stride_tokens]
 
     def _usable_chain(self, request: Request) -> bytes:
-        usable = (request.input_tokens - 1) // self._settings.block_tokens
+        usable = (request.input_tokens - 1) // self._block_tokens
         return request.submit.chain[: usable * HASH_BYTES]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from vertumnusd.control.placement import Terms
@@ -39,25 +38,25 @@ class Placement(NamedTuple):
             cost_s=terms.cost_s,
             fetch_s=terms.fetch_s,
             transfer=self.transfer,
-            others=_compared(each for each in self.of_kinds if each is not terms),
+            others=_compared([each for each in self.of_kinds if each is not terms]),
         )
 
 
-def _compared(others: Iterable[Terms]) -> tuple[Compared, ...]:
+def _compared(others: list[Terms]) -> tuple[Compared, ...]:
     """The cheapest first."""
     cheapest = sorted(others, key=_cost_s)[:OTHERS_MAX]
     return tuple(
         [
             Compared(
-                worker.name,
-                kind.cached_tokens,
-                cost_s,
-                queue_s,
-                delay_s,
-                price.gpu_price_s,
-                at_least,
+                terms.worker.name,
+                terms.kind.cached_tokens,
+                terms.cost_s,
+                terms.queue_s,
+                terms.delay_s,
+                terms.price.gpu_price_s,
+                terms.at_least,
             )
-            for cost_s, queue_s, delay_s, price, kind, worker, at_least in cheapest
+            for terms in cheapest
         ]
     )
 

@@ -23,31 +23,13 @@ that a token's KV takes over the link. It is fetched if this J is below all othe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from vertumnusd.control.fleet import Worker
 from vertumnusd.control.prefill_time import PrefillTime
 
-
-class Kind(NamedTuple):
-    """Workers of one degree with the same prefix of the request: they differ in q and n alone.
-
-    ``workers``: each with seconds that its q is not below, least first; where leads pause, either
-    it is not, or q is at least one step and n at least 1.
-    """
-
-    degree: int
-    cached_tokens: int
-    workers: Iterable[tuple[float, Worker]]
-    promised: bool = False  # they will have the prefix when those before the request have run
-
-
-class Wait(NamedTuple):
-    """q_w and n_w for a request of s seconds."""
-
-    queue_s: float
-    behind: int
+Wait = tuple[float, int]  # q_w in seconds and n_w, for a request of s seconds
 
 
 class Longer(NamedTuple):
@@ -58,37 +40,86 @@ class Longer(NamedTuple):
     copy_s: float
 
 
-class Price(NamedTuple):
+class Kind:
+    """Workers of one degree with the same prefix of the request: they differ in q and n alone.
+
+    ``workers``: each with seconds that its q is not below, least first; where leads pause, either
+    it is not, or q is at least one step and n at least 1. ``promised``: they will have the prefix
+    when those before the request have run.
+    """
+
+    __slots__ = ("cached_tokens", "degree", "promised", "workers")
+
+    def __init__(
+        self,
+        degree: int,
+        cached_tokens: int,
+        workers: Iterable[tuple[float, Worker]],
+        promised: bool = False,
+    ) -> None:
+        self.degree = degree
+        self.cached_tokens = cached_tokens
+        self.workers = workers
+        self.promised = promised
+
+
+class Price:
     """What is the same for all workers of a kind. In seconds: ``own_s`` is J − max(q, t) − n·s.
 
     ``fetch_s`` is t; 0 without a fetch.
     """
 
-    service_s: float
-    gpu_price_s: float
-    own_s: float
-    fetch_s: float = 0.0
+    __slots__ = ("fetch_s", "gpu_price_s", "own_s", "service_s")
+
+    def __init__(
+        self, service_s: float, gpu_price_s: float, own_s: float, fetch_s: float = 0.0
+    ) -> None:
+        self.service_s = service_s
+        self.gpu_price_s = gpu_price_s
+        self.own_s = own_s
+        self.fetch_s = fetch_s
 
 
-class Terms(NamedTuple):
+class Terms:
     """A worker, priced. All in seconds: J is ``cost_s``, and n·s is ``delay_s``.
 
     With a fetch, the kind's prefix is the longer one. ``at_least``: it was seen to be dearer than
     another before its queue was looked at, so q and J may be more.
     """
 
-    cost_s: float
-    queue_s: float
-    delay_s: float
-    price: Price
-    kind: Kind
-    worker: Worker
-    at_least: bool = False
+    __slots__ = ("at_least", "cost_s", "delay_s", "kind", "price", "queue_s", "worker")
+
+    def __init__(
+        self,
+        cost_s: float,
+        queue_s: float,
+        delay_s: float,
+        price: Price,
+        kind: Kind,
+        worker: Worker,
+        at_least: bool = False,
+    ) -> None:
+        self.cost_s = cost_s
+        self.queue_s = queue_s
+        self.delay_s = delay_s
+        self.price = price
+        self.kind = kind
+        self.worker = worker
+        self.at_least = at_least
 
     @property
     def fetch_s(self) -> float:
         """What a fetch takes beyond the wait in the queue."""
         return max(0.0, self.price.fetch_s - self.queue_s)
+
+    def is_better_than(self, other: Terms) -> bool:
+        """Equal J: the shorter queue wins, then the longer prefix, then the smaller worker."""
+        if self.cost_s != other.cost_s:
+            return self.cost_s < other.cost_s
+        return self._rank() < other._rank()
+
+    def _rank(self) -> tuple[float, int, Worker]:
+        return self.queue_s, -self.kind.cached_tokens, self.worker
 
 
 class Comparison(NamedTuple):
@@ -100,17 +131,23 @@ class Comparison(NamedTuple):
     of_kinds: list[Terms]
 
 
-class Policy(NamedTuple):
-    """What decides a placement besides the state of the workers."""
+class Policy:
+    """What decides a placement besides the state of the workers.
 
-    prefill_time: PrefillTime
-    beta: float
-    lambda_: float
-    pause_s: float = float("inf")  # leads pause prefills for shorter ones: every so many seconds
+    ``pause_s``: leads pause prefills for shorter ones, every so many seconds.
+    """
+
+    def __init__(
+        self, prefill_time: PrefillTime, beta: float, lambda_: float, pause_s: float = float("inf")
+    ) -> None:
+        self._prefill_time = prefill_time
+        self._beta = beta
+        self._lambda = lambda_
+        self._pause_s = pause_s
 
     def place(
         self,
-        kinds: Iterable[Kind],
+        kinds: list[Kind],
         input_tokens: int,
         wait: Callable[[Worker, float, bool], Wait],
         limit_s: float = float("inf"),
@@ -118,27 +155,28 @@ class Policy(NamedTuple):
         """Compare the workers, but for those with a q above ``limit_s``.
 
         ``wait`` tells q and n of a worker by s, and by whether it counts on a promised prefix.
-        Equal J: the shorter queue wins, then the longer prefix, then the smaller (degree, base).
         """
-        kinds = list(kinds)
-        smallest_degree = min(kind.degree for kind in kinds)
+        smallest_degree = min([kind.degree for kind in kinds])
         best: Terms | None = None
-        preferred = float("inf"), 0
+        preferred_s, preferred_degree = float("inf"), 0
         of_kinds: list[Terms] = []
         for kind in kinds:
             price = self.price(kind.degree, kind.cached_tokens, input_tokens, smallest_degree)
-            preferred = min(preferred, (price.own_s, kind.degree))
+            if price.own_s < preferred_s or (
+                price.own_s == preferred_s and kind.degree < preferred_degree
+            ):
+                preferred_s, preferred_degree = price.own_s, kind.degree
             terms = _best_of(kind, price, wait, limit_s, best, self._most_s(price))
             if terms is not None:
                 of_kinds.append(terms)
-                if best is None or _rank(terms) < _rank(best):
+                if best is None or terms.is_better_than(best):
                     best = terms
-        return Comparison(best, preferred[1], of_kinds)
+        return Comparison(best, preferred_degree, of_kinds)
 
     def place_fetching(
         self,
-        kinds: Callable[[int], Iterable[Kind]],
-        degrees: Sequence[int],
+        kinds: Callable[[int], list[Kind]],
+        degrees: list[int],
         input_tokens: int,
         wait: Callable[[Worker, float, bool], Wait],
         limit_s: float,
@@ -148,15 +186,17 @@ class Policy(NamedTuple):
         """The cheapest worker with the longer prefix, if it costs less than ``plain``: the cheapest
         without a fetch. ``kinds`` tells those of a degree."""
         best = plain
+        tokens, token_s, copy_s = longer
+        smallest_degree = min(degrees)
         for degree in degrees:
-            price = self.price(degree, longer.tokens, input_tokens, min(degrees))
-            if longer.copy_s + price.own_s >= best.cost_s:
+            price = self.price(degree, tokens, input_tokens, smallest_degree)
+            if copy_s + price.own_s >= best.cost_s:
                 continue  # as is seen without a look at its workers
             for kind in kinds(degree):
-                fetch_s = longer.copy_s + (longer.tokens - kind.cached_tokens) * longer.token_s
-                if kind.cached_tokens < longer.tokens and fetch_s + price.own_s < best.cost_s:
-                    fetched = kind._replace(cached_tokens=longer.tokens, promised=False)
-                    priced = price._replace(fetch_s=fetch_s)
+                fetch_s = copy_s + (tokens - kind.cached_tokens) * token_s
+                if kind.cached_tokens < tokens and fetch_s + price.own_s < best.cost_s:
+                    fetched = Kind(degree, tokens, kind.workers)
+                    priced = Price(price.service_s, price.gpu_price_s, price.own_s, fetch_s)
                     terms = _best_of(fetched, priced, wait, limit_s, best, self._most_s(price))
                     if terms is not None and terms.cost_s < best.cost_s:
                         best = terms
@@ -164,19 +204,19 @@ class Policy(NamedTuple):
 
     def _most_s(self, price: Price) -> float:
         """What a load adds to J at most, for certain."""
-        return self.pause_s + price.service_s
+        return self._pause_s + price.service_s
 
     def price(
         self, degree: int, cached_tokens: int, input_tokens: int, smallest_degree: int
     ) -> Price:
         """The terms of J that do not depend on a worker's queue."""
         uncached = input_tokens - cached_tokens
-        service_s = self.prefill_time.predict_s(degree, uncached, cached_tokens)
+        service_s = self._prefill_time.predict_s(degree, uncached, cached_tokens)
         gpu_price_s = 0.0
-        if self.lambda_:
-            least_s = self.prefill_time.predict_s(smallest_degree, uncached, cached_tokens)
-            gpu_price_s = self.lambda_ * (degree * service_s - smallest_degree * least_s)
-        return Price(service_s, gpu_price_s, self.beta * service_s + gpu_price_s)
+        if self._lambda:
+            least_s = self._prefill_time.predict_s(smallest_degree, uncached, cached_tokens)
+            gpu_price_s = self._lambda * (degree * service_s - smallest_degree * least_s)
+        return Price(service_s, gpu_price_s, self._beta * service_s + gpu_price_s)
 
 
 def _best_of(
@@ -192,7 +232,7 @@ def _best_of(
     Ends at the first worker that cannot be better, for none behind it can: of any load it is
     certain up to ``most_s`` that it adds to J.
     """
-    service_s, _, own_s, fetch_s = price
+    service_s, own_s, fetch_s = price.service_s, price.own_s, price.fetch_s
     at_most = float("inf") if best is None else best.cost_s
     found: Terms | None = None
     for load_s, worker in kind.workers:
@@ -208,7 +248,3 @@ def _best_of(
         if queue_s <= limit_s and (found is None or cost_s < found.cost_s):
             found = Terms(cost_s, queue_s, delay_s, price, kind, worker)
     return found
-
-
-def _rank(terms: Terms) -> tuple[float, float, int, Worker]:
-    return terms.cost_s, terms.queue_s, -terms.kind.cached_tokens, terms.worker

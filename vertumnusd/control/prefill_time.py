@@ -16,15 +16,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Annotated
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
-NonNegative = Annotated[float, msgspec.Meta(ge=0)]
-Positive = Annotated[float, msgspec.Meta(gt=0)]
+from vertumnusd.control.coefficients import Coefficients, Measurement, RelativeError
+
+__all__ = ["Coefficients", "Form", "Measurement", "PrefillTime", "RelativeError", "fit"]
+
 Floats = npt.NDArray[np.float64]
 
 
@@ -35,22 +36,12 @@ class Form(Enum):
     CAUSAL = "causal"
 
 
-class Coefficients(msgspec.Struct, frozen=True):
-    """The coefficients of Ê, none of them negative."""
-
-    d_s: NonNegative  # seconds per prefill
-    a_s: NonNegative  # seconds per uncached token, on every rank
-    b_s: NonNegative  # seconds per cached token, on every rank
-    c_s: NonNegative  # seconds per uncached token, shared by the ranks
-    alpha_s: NonNegative  # seconds per query-key pair, shared by the ranks
-    gamma_s: NonNegative = 0.0  # and this much more if both are uncached; 0 in the published form
-
-
-class PrefillTime(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class PrefillTime:
     """Ê for every degree: one shared set of coefficients, and degrees with a set of their own."""
 
     shared: Coefficients
-    by_degree: dict[int, Coefficients] = {}
+    by_degree: dict[int, Coefficients] = field(default_factory=dict)
 
     def predict_s(self, degree: int, uncached_tokens: int, cached_tokens: int) -> float:
         """Ê_C(R, P) in seconds."""
@@ -62,23 +53,6 @@ class PrefillTime(msgspec.Struct, frozen=True):
     def overhead_s(self, degree: int) -> float:
         """d: what a prefill costs whatever its length."""
         return self.by_degree.get(degree, self.shared).d_s
-
-
-class Measurement(msgspec.Struct, frozen=True):
-    """One prefill that did not queue."""
-
-    degree: int
-    uncached_tokens: int
-    cached_tokens: int
-    elapsed_s: Positive
-
-
-class RelativeError(msgspec.Struct, frozen=True):
-    """``|predicted - measured| / measured`` over the measurements of a fit."""
-
-    median: float
-    p90: float
-    max: float
 
 
 def work(uncached_tokens: int, cached_tokens: int) -> float:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from itertools import islice
 
 from vertumnusd.control import admission
+from vertumnusd.control.chooser import Chooser
 from vertumnusd.control.copies import Copies
 from vertumnusd.control.dispatcher import Dispatcher
 from vertumnusd.control.errors import IllegalEvent
@@ -19,8 +20,6 @@ from vertumnusd.control.fetching import Fetching
 from vertumnusd.control.fleet import Fleet, Worker
 from vertumnusd.control.ledger import Ledger, nanoseconds
 from vertumnusd.control.matching import Matching
-from vertumnusd.control.placed import Placement
-from vertumnusd.control.placement import Policy, Wait
 from vertumnusd.control.prefill_time import PrefillTime
 from vertumnusd.control.request import Request
 from vertumnusd.control.settings import Settings
@@ -55,11 +54,9 @@ class Scheduler:
         self.copies = Copies(settings.home_ranks, self.ledger)
         self.slo = SloAccount(settings.slo)
         self._settings = settings
-        pause_s = settings.step_s if settings.does("pause") else float("inf")
-        self._policy = Policy(prefill_time, settings.beta, settings.lambda_, pause_s)
-        self._discipline = self.ledger.discipline
         self._fleet = fleet
         self._fetching = Fetching(settings, fleet, self.ledger, self.matching, self.copies)
+        self._chooser = Chooser(settings, prefill_time, self.ledger, self.matching, self._fetching)
         self._to_place: dict[str, Request] = {}  # placed again at the next steps
         self._dispatcher = Dispatcher(settings, prefill_time, fleet, self.ledger, self.matching)
 
@@ -309,10 +306,16 @@ class Scheduler:
     # --- placement
 
     def _refusal(self, submit: Submit) -> Reject | None:
-        shortest_s = self.ledger.shortest_s()
-        return admission.refuse_oversized(self._settings, submit) or admission.refuse_overload(
-            self._settings, submit, self.ledger.queued_tokens, shortest_s
+        settings, ledger = self._settings, self.ledger
+        oversized = admission.refuse_oversized(settings, submit)
+        tokens = ledger.queued_tokens + submit.input_tokens
+        nothing_is_full = (
+            tokens <= settings.max_queue_tokens and ledger.short_s() <= settings.max_queue_s
         )
+        if oversized is not None or nothing_is_full:
+            return oversized
+        shortest_s = ledger.shortest_s()
+        return admission.refuse_overload(settings, submit, ledger.queued_tokens, shortest_s)
 
     def _place_again(self, now: float, waiting: list[Request]) -> list[ControlCommand]:
         self.ledger.unbind(waiting)
@@ -344,7 +347,7 @@ class Scheduler:
         if not self.ledger.loads.serves(least_degree):
             self.ledger.wait_unplaced(request, now + self._settings.unplaced_wait_s)
             return []
-        placement = self._choose(now, request, least_degree)
+        placement = self._chooser.choose(now, request, least_degree)
         worker, transfer = placement.terms.worker, placement.transfer
         moved = (worker, transfer) != (request.worker, request.fetch)
         self.ledger.wait_at(request, worker, placement.terms.price.service_s, transfer)
@@ -352,43 +355,6 @@ class Scheduler:
             return [*placement.commands]
         epoch = self._fleet.standings[worker].epoch
         return [placement.placed(self._fleet.term, epoch, request), *placement.commands]
-
-    def _choose(self, now: float, request: Request, least_degree: int) -> Placement:
-        """The cheapest worker; and the copy to wait for, if that is cheaper still."""
-        prefixes, now_ns = self.matching.prefixes(request), nanoseconds(now)
-        clock_ns = now_ns if self._discipline.remaining else 0
-        loads, tokens = self.ledger.loads, request.input_tokens
-
-        def wait(worker: Worker, service_s: float, promised: bool) -> Wait:
-            """What counts on blocks of those before it can not go before them."""
-            turn = self._discipline.turn(request, service_s)
-            overtakes_ns = None if promised else nanoseconds(service_s)
-            return self.ledger.queues[worker].wait_of(now_ns, turn, overtakes_ns)
-
-        for limit_s in (self._settings.max_queue_s, float("inf")):
-            kinds = loads.kinds(prefixes, least_degree, clock_ns)
-            comparison = self._policy.place(kinds, tokens, wait, limit_s)
-            if comparison.best is not None:
-                break
-        terms, request.preferred_degree, of_kinds = comparison
-        assert terms is not None
-        wanted = self._fetching.wanted(request)
-        if wanted is None:
-            return Placement(terms, of_kinds)
-        fetching = self._policy.place_fetching(
-            lambda degree: loads.kinds_of(degree, prefixes, clock_ns),
-            loads.degrees(least_degree),
-            tokens,
-            wait,
-            limit_s,
-            self._fetching.price(wanted),
-            terms,
-        )
-        copy = fetching and self._fetching.fetch(now, request, wanted, fetching.worker)
-        if fetching is None or copy is None:
-            return Placement(terms, of_kinds)
-        transfer, commands = copy
-        return Placement(fetching, of_kinds, transfer, tuple(commands))
 
     def dispatch(self, now: float) -> list[ControlCommand]:
         commands = self._place_more(now) if self._to_place else []

@@ -45,7 +45,8 @@ class Refusal(NamedTuple):
     blocks: int
 
 
-class Discipline(NamedTuple):
+@dataclass(frozen=True)
+class Discipline:
     """In what order a queue is served, and what counts as its q."""
 
     shortest_first: bool
@@ -138,14 +139,14 @@ class WorkerQueue:
         """
         ahead_ns, behind = self._wait_of_given(now_ns, service_ns)
         if not self.waiting and not self.fetching:
-            return Wait(ahead_ns / 1e9, behind)
+            return ahead_ns / 1e9, behind
         if not self.discipline.shortest_first:
-            return Wait((ahead_ns + self.reserved_ns - self.given_ns) / 1e9, behind)
+            return (ahead_ns + self.reserved_ns - self.given_ns) / 1e9, behind
         first_behind = bisect(self._turns, turn)
         ahead_ns += sum(self._times_ns[:first_behind])
         before_ns = [r.predicted_ns for r in self.fetching if r.turn <= turn]
         behind += len(self._turns) - first_behind + len(self.fetching) - len(before_ns)
-        return Wait((ahead_ns + sum(before_ns)) / 1e9, behind)
+        return (ahead_ns + sum(before_ns)) / 1e9, behind
 
     def _wait_of_given(self, now_ns: int, service_ns: int | None) -> tuple[int, int]:
         """The same, of the dispatched ones alone.
