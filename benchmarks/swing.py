@@ -17,7 +17,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from vertumnusd.control.what_if import Arrived, ttfts_s
-from vertumnusd.live.experiment import SEED, Load, live_settings, loads
+from vertumnusd.live.experiment import SEED, live_settings, loads
+from vertumnusd.live.run import Load
 from vertumnusd.simulate.conditions import Conditions
 from vertumnusd.simulate.generate import generate
 from vertumnusd.simulate.policies import compositions

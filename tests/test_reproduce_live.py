@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from vertumnusd.live.cluster import live_cluster
-from vertumnusd.live.experiment import Load, live_settings, loads
+from vertumnusd.live.experiment import live_settings, loads
 from vertumnusd.live.load import prompt, replay
+from vertumnusd.live.run import Load
 from vertumnusd.simulate.conditions import Conditions
 from vertumnusd.simulate.generate import Phase, generate
 from vertumnusd.simulate.traces import Arrival, arrivals

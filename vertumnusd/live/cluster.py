@@ -7,6 +7,7 @@ and are multiplied by the pace on the way into the configuration.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -45,6 +46,13 @@ class LiveCluster:
     socket: Path
     pace: float
     _log: Path
+    _process: int
+
+    def cpu_s(self) -> float:
+        """CPU time of the daemon so far: its own, without its ranks'."""
+        stat = Path(f"/proc/{self._process}/stat").read_text()
+        user, system = stat.rpartition(") ")[2].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
     def conversions(self) -> list[Conversion]:
         """All that ended up to now, as its log tells. The switch is in real seconds."""
@@ -71,7 +79,7 @@ def live_cluster(settings: Settings, profile: str, pace: float) -> Iterator[Live
             )
         try:
             _wait_until_it_serves(process, log)
-            yield LiveCluster(socket, pace, log)
+            yield LiveCluster(socket, pace, log, process.pid)
         finally:
             process.send_signal(signal.SIGTERM)
             try:

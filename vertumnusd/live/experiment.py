@@ -6,7 +6,8 @@ is replaced by waiting. The simulator gets the same trace, profile, settings and
 * *six phases*, the shape of the published experiment: low and high load, short and long inputs;
 * *swing*: bursts of short requests and long documents in turn.
 
-Each is played with the composition that follows the load and with fixed ones.
+Each is played with the composition that follows the load and with fixed ones; ``page.py`` writes
+``docs/live.md``.
 """
 
 from __future__ import annotations
@@ -15,22 +16,28 @@ import argparse
 import json
 import math
 import sys
+import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from vertumnusd.config import ConfigError
 from vertumnusd.control.settings import ReconfigurationSettings, Settings
+from vertumnusd.live import page
 from vertumnusd.live.cluster import Conversion, live_cluster
-from vertumnusd.live.load import replay
+from vertumnusd.live.load import CONNECTIONS, Replayed, replay
+from vertumnusd.live.run import Load, NotPlayed, Run, means, most_at_once
 from vertumnusd.simulate.choice import Choice
 from vertumnusd.simulate.conditions import Conditions
 from vertumnusd.simulate.controlled import settings as simulated_settings
 from vertumnusd.simulate.evaluation import rate_limit
 from vertumnusd.simulate.experiment import GENERATOR_SEED, Source
 from vertumnusd.simulate.generate import Phase, generate
+from vertumnusd.simulate.outcome import Outcome
+from vertumnusd.simulate.plots import PlotsMissing
 from vertumnusd.simulate.scenarios import HIGH, MIDDLE, SCENARIOS
 from vertumnusd.simulate.traces import Arrival, arrivals
 from vertumnusd.simulate.virtual import VirtualCluster
@@ -43,43 +50,12 @@ SWING = (
     (1.0, HIGH, "short"),
     (1.0, MIDDLE, "long"),
 )
+PARTS_OF_A_PHASE = 8  # points of the plot
 QUEUE_TOKENS, QUEUE_S = 10**12, 1e6  # nothing is refused: a comparison needs every request to end
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One load on one composition, live and simulated, in the profile's seconds."""
-
-    load: str
-    composition: str
-    follows: bool
-    requests: int
-    failed: int
-    live_s: float  # mean TTFT
-    simulated_s: float
-    phases: tuple[tuple[float, float], ...]  # the same, by phase of the load
-    live_hit_rate: float
-    latest_send_s: float
-    conversions: tuple[Conversion, ...]
-    simulated_conversions: int
-
-    @property
-    def ratio(self) -> float:
-        return self.live_s / self.simulated_s
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    name: str
-    phases: tuple[Phase, ...]
-
-    def phase_of(self, at_s: float) -> int:
-        ends = np.cumsum([phase.seconds for phase in self.phases])
-        return min(int(np.searchsorted(ends, at_s, side="right")), len(ends) - 1)
-
-
 def reproduce_live(arguments: argparse.Namespace) -> int:
-    """Play everything and print it. Returns the exit status."""
+    """Play everything, print it and write the page. Returns the exit status."""
     conditions = Conditions(
         ranks=arguments.ranks,
         cp_degrees=(1, 2, 4),
@@ -87,16 +63,28 @@ def reproduce_live(arguments: argparse.Namespace) -> int:
         outside_s=0.0,
         switch_s=0.002,
     )
-    runs = []
+    started, runs, left_out = time.monotonic(), [], []
     for load in loads(conditions, arguments.window):
         for composition, follows in _compositions(conditions):
             _say(f"{load.name}, {composition}{', following the load' if follows else ''}")
-            runs.append(_run(load, composition, follows, conditions, arguments))
-            _print(runs[-1])
+            run = _run(load, composition, follows, conditions, arguments)
+            if isinstance(run, NotPlayed):
+                left_out.append(run)
+                print(page.not_played(run))
+            else:
+                runs.append(run)
+                print(page.summary(run))
+            sys.stdout.flush()
     if arguments.json is not None:
         arguments.json.write_text(json.dumps([_facts(run) for run in runs], indent=1))
+    try:
+        setting = page.Setting(arguments.ranks, arguments.pace, arguments.window, conditions)
+        written = page.write(arguments.out, setting, runs, left_out, time.monotonic() - started)
+    except PlotsMissing as error:
+        raise ConfigError(str(error)) from error
     worst = max(abs(math.log(run.ratio)) for run in runs)
     print(f"live against simulated mean TTFT: at most {math.expm1(worst):.1%} apart")
+    print(f"{written} and its plot written")
     return 0
 
 
@@ -150,37 +138,55 @@ def _run(
     follows: bool,
     conditions: Conditions,
     arguments: argparse.Namespace,
-) -> Run:
+) -> Run | NotPlayed:
     drawn = arrivals(generate(load.phases, SEED), 0, 0.0)
     settings = live_settings(composition, follows, conditions, arguments.window)
     simulated = VirtualCluster("ours", settings, conditions, False).run(drawn)
+    waiting = most_at_once(np.array([arrival.at_s for arrival in drawn]), simulated.ttft_s)
+    if waiting > CONNECTIONS:
+        return NotPlayed(load, composition, waiting)
     with live_cluster(settings, conditions.profile, arguments.pace) as cluster:
         replayed = replay(cluster, drawn)
         conversions = cluster.conversions()
-    live = np.array(replayed.ttft_s)
+    return _compare(load, drawn, composition, follows, simulated, replayed, conversions)
+
+
+def _compare(
+    load: Load,
+    drawn: Sequence[Arrival],
+    composition: str,
+    follows: bool,
+    simulated: Outcome,
+    replayed: Replayed,
+    conversions: Sequence[Conversion],
+) -> Run:
+    live, at_s = np.array(replayed.ttft_s), np.array([arrival.at_s for arrival in drawn])
+    phase = np.array([load.phase_of(s) for s in at_s])
+    parts = PARTS_OF_A_PHASE * len(load.phases)
+    part = np.minimum(at_s * parts / load.seconds, parts - 1).astype(int)
     return Run(
-        load=load.name,
+        load=load,
         composition=composition,
         follows=follows,
         requests=len(drawn),
         failed=int((~np.isfinite(live)).sum()),
         live_s=float(live.mean()),
         simulated_s=float(simulated.ttft_s.mean()),
-        phases=_by_phase(load, drawn, live, simulated.ttft_s),
+        phases=means(phase, len(load.phases), live, simulated.ttft_s),
+        course=means(part, parts, live, simulated.ttft_s),
         live_hit_rate=sum(replayed.cached_tokens) / sum(a.input_tokens for a in drawn),
-        latest_send_s=replayed.late_s / arguments.pace,
+        latest_send_s=replayed.late_s,
+        daemon_share=replayed.daemon_share,
         conversions=tuple(conversions),
-        simulated_conversions=len(simulated.conversions),
-    )
-
-
-def _by_phase(
-    load: Load, drawn: Sequence[Arrival], live: Any, simulated: Any
-) -> tuple[tuple[float, float], ...]:
-    phase = np.array([load.phase_of(arrival.at_s) for arrival in drawn])
-    return tuple(
-        (float(live[phase == n].mean()), float(simulated[phase == n].mean()))
-        for n in range(len(load.phases))
+        simulated=tuple(
+            Conversion(
+                "split" if len(c.after) > len(c.before) else "merge",
+                "exposed",
+                c.drain_s,
+                c.switch_s,
+            )
+            for c in simulated.conversions
+        ),
     )
 
 
@@ -188,26 +194,5 @@ def _say(text: str) -> None:
     print(f"  {text} …", file=sys.stderr, flush=True)
 
 
-def _print(run: Run) -> None:
-    follows = " following the load" if run.follows else ""
-    print(
-        f"{run.load} on {run.composition}{follows}: {run.requests} requests ({run.failed} failed),"
-        f" mean TTFT live {run.live_s:.3f} s, simulated {run.simulated_s:.3f} s,"
-        f" ratio {run.ratio:.3f}"
-    )
-    phases = "  ".join(f"{live:.2f}/{simulated:.2f}" for live, simulated in run.phases)
-    print(f"  by phase, live/simulated: {phases}")
-    if run.conversions:
-        drains = sorted(conversion.drain_s for conversion in run.conversions)
-        switches = sorted(conversion.switch_s for conversion in run.conversions)
-        print(
-            f"  {len(run.conversions)} conversions ({run.simulated_conversions} simulated):"
-            f" drain median {np.median(drains):.2f} s, longest {drains[-1]:.2f} s;"
-            f" switch median {np.median(switches) * 1e3:.1f} ms,"
-            f" longest {switches[-1] * 1e3:.1f} ms"
-        )
-    sys.stdout.flush()
-
-
 def _facts(run: Run) -> dict[str, Any]:
-    return {**asdict(replace(run)), "ratio": run.ratio}
+    return {**asdict(run), "ratio": run.ratio}

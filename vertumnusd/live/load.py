@@ -20,6 +20,7 @@ import trio
 from vertumnusd.live.cluster import LiveCluster
 from vertumnusd.simulate.traces import BLOCK_TOKENS, Arrival
 
+CONNECTIONS = 1900  # at once: a node takes 2,000, and somebody may look at it
 READ_BYTES = 65_536
 IDLE_S = 30.0  # a node closes connections that are idle for longer than this, and more
 POLL_S = 0.02
@@ -34,6 +35,7 @@ class Replayed:
     degree: list[int]
     cached_tokens: list[int]
     late_s: float = 0.0  # the latest that a request was sent
+    daemon_share: float = 0.0  # of one core that the daemon took
 
 
 class Timings(msgspec.Struct):
@@ -76,7 +78,7 @@ def replay(cluster: LiveCluster, arrivals: Sequence[Arrival]) -> Replayed:
 
 async def _replay(cluster: LiveCluster, arrivals: Sequence[Arrival], replayed: Replayed) -> None:
     connections = Connections(cluster.socket)
-    start = await _beginning(connections)
+    start, cpu_s = await _beginning(connections), cluster.cpu_s()
     async with trio.open_nursery() as nursery:
         for n, arrival in enumerate(arrivals):
             body = prompt(n, arrival)
@@ -84,6 +86,7 @@ async def _replay(cluster: LiveCluster, arrivals: Sequence[Arrival], replayed: R
             await trio.sleep_until(due)
             replayed.late_s = max(replayed.late_s, trio.current_time() - due)
             nursery.start_soon(_ask, connections, cluster.pace, n, body, replayed)
+    replayed.daemon_share = (cluster.cpu_s() - cpu_s) / (trio.current_time() - start)
     await connections.close()
 
 

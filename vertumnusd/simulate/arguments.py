@@ -81,12 +81,12 @@ def add_reproduce(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--traces", type=Path, metavar="DIR", help="Mooncake traces; else loads are generated")
     add("--tables", type=Path, metavar="DIR", help="measured prefill times to fit, csv")
-    add("--out", type=Path, metavar="DIR", default=Path("docs"), help="gets benchmarks.md, plots/")
+    add("--out", type=Path, metavar="DIR", default=Path("docs"), help="gets the page and plots/")
     add("--quick", action="store_true", help="a small part of it, in two minutes")
-    add("--live", action="store_true", help="on paced ranks beside the simulator, and print it")
+    add("--live", action="store_true", help="on paced ranks beside the simulator")
     add("--ranks", type=count, default=8, help="of --live, a multiple of 4")
     add("--pace", type=positive, default=1.0, help="of --live: times are so many times as long")
-    add("--window", type=positive, default=5.0, help="of --live: seconds before the pace")
+    add("--window", type=positive, default=4.0, help="of --live: seconds before the pace")
     add("--json", type=Path, metavar="FILE", help="of --live: write every figure")
     add("--jobs", type=count, default=2, help="processes")
 
