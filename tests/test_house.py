@@ -25,7 +25,7 @@ ALLOWED = {
         "admin_address",
     },
     "rank": {"layout", "checkpoint", "frames", "gguf_file", "vertumnus_kernels"},
-    "live": {"control", "simulate"},
+    "live": {"control", "config", "simulate"},
     "simulate": {"control", "config", "layout"},
     "profile": {
         "control",

@@ -41,7 +41,7 @@ FIXED = replace(
     conversions=(),
     simulated=(),
 )
-SETTING = page.Setting(8, 1.0, 2.0, Conditions())
+SETTING = page.Setting(Conditions(), 1.0, 2.0)
 
 
 def written(folder: Path, runs: list[Run], left_out: list[NotPlayed]) -> str:

@@ -30,6 +30,7 @@ from vertumnusd.live import page
 from vertumnusd.live.cluster import Conversion, live_cluster
 from vertumnusd.live.load import CONNECTIONS, Replayed, replay
 from vertumnusd.live.run import Load, NotPlayed, Run, means, most_at_once
+from vertumnusd.simulate import plots
 from vertumnusd.simulate.choice import Choice
 from vertumnusd.simulate.conditions import Conditions
 from vertumnusd.simulate.controlled import settings as simulated_settings
@@ -37,7 +38,6 @@ from vertumnusd.simulate.evaluation import rate_limit
 from vertumnusd.simulate.experiment import GENERATOR_SEED, Source
 from vertumnusd.simulate.generate import Phase, generate
 from vertumnusd.simulate.outcome import Outcome
-from vertumnusd.simulate.plots import PlotsMissing
 from vertumnusd.simulate.scenarios import HIGH, MIDDLE, SCENARIOS
 from vertumnusd.simulate.traces import Arrival, arrivals
 from vertumnusd.simulate.virtual import VirtualCluster
@@ -55,37 +55,52 @@ QUEUE_TOKENS, QUEUE_S = 10**12, 1e6  # nothing is refused: a comparison needs ev
 
 
 def reproduce_live(arguments: argparse.Namespace) -> int:
-    """Play everything, print it and write the page. Returns the exit status."""
-    conditions = Conditions(
+    """Play everything, print it and write the page. Returns the exit status.
+
+    Raises ConfigError where no plot can be drawn.
+    """
+    try:
+        plots.require()
+    except plots.PlotsMissing as error:
+        raise ConfigError(str(error)) from error
+    started = time.monotonic()
+    runs, left_out = _play_all(arguments)
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps([_facts(run) for run in runs], indent=1))
+    setting = page.Setting(_conditions(arguments), arguments.pace, arguments.window)
+    path = page.write(arguments.out, setting, runs, left_out, time.monotonic() - started)
+    worst = max(abs(math.log(run.ratio)) for run in runs)
+    print(f"live against simulated mean TTFT: at most {math.expm1(worst):.1%} apart")
+    print(f"{path} and its plot written")
+    return 0
+
+
+def _conditions(arguments: argparse.Namespace) -> Conditions:
+    return Conditions(
         ranks=arguments.ranks,
         cp_degrees=(1, 2, 4),
         noise_sigma=0.0,
         outside_s=0.0,
         switch_s=0.002,
     )
-    started, runs, left_out = time.monotonic(), [], []
+
+
+def _play_all(arguments: argparse.Namespace) -> tuple[list[Run], list[NotPlayed]]:
+    """Every load on every composition; each result is printed when it is there."""
+    runs: list[Run] = []
+    left_out: list[NotPlayed] = []
+    conditions = _conditions(arguments)
     for load in loads(conditions, arguments.window):
         for composition, follows in _compositions(conditions):
             _say(f"{load.name}, {composition}{', following the load' if follows else ''}")
             run = _run(load, composition, follows, conditions, arguments)
             if isinstance(run, NotPlayed):
                 left_out.append(run)
-                print(page.not_played(run))
+                print(page.not_played(run), flush=True)
             else:
                 runs.append(run)
-                print(page.summary(run))
-            sys.stdout.flush()
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps([_facts(run) for run in runs], indent=1))
-    try:
-        setting = page.Setting(arguments.ranks, arguments.pace, arguments.window, conditions)
-        written = page.write(arguments.out, setting, runs, left_out, time.monotonic() - started)
-    except PlotsMissing as error:
-        raise ConfigError(str(error)) from error
-    worst = max(abs(math.log(run.ratio)) for run in runs)
-    print(f"live against simulated mean TTFT: at most {math.expm1(worst):.1%} apart")
-    print(f"{written} and its plot written")
-    return 0
+                print(page.summary(run), flush=True)
+    return runs, left_out
 
 
 def loads(conditions: Conditions, window_s: float) -> list[Load]:

@@ -21,10 +21,9 @@ PROMISED = 0.10  # of live and simulated mean TTFT
 
 
 class Setting(NamedTuple):
-    ranks: int
+    conditions: Conditions
     pace: float
     window_s: float
-    conditions: Conditions
 
 
 def write(
@@ -46,14 +45,15 @@ def write(
 
 
 def _head(setting: Setting, runs: Sequence[Run], elapsed_s: float) -> str:
-    ranks, pace, window_s, conditions = setting
+    conditions, pace, window_s = setting
     degrees = ", ".join(map(str, conditions.cp_degrees))
     return f"""# Live against simulated
 
 Written by `vertumnusd reproduce --live` in {elapsed_s / 60:.0f} minutes. Live is a real daemon
-with its doors, controller, leads and {ranks} rank processes; the ranks compute nothing and take the
-time that profile {conditions.profile} says, times {pace:g}. The simulator gets the same trace,
-profile, settings and policy. Degrees {degrees}; windows of {window_s:g} s, phases of five windows.
+with its doors, controller, leads and {conditions.ranks} rank processes; the ranks compute nothing
+and take the time that profile {conditions.profile} says, times {pace:g}. The simulator gets the
+same trace, profile, settings and policy. Degrees {degrees}; windows of {window_s:g} s, of which a
+phase has five.
 Seconds are the profile's; TTFTs are means.
 
 ![mean TTFT in the course of each load](plots/{PLOT})"""

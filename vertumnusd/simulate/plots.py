@@ -95,12 +95,17 @@ def bars(path: Path, panels: Sequence[Bars], columns: int) -> None:
     _save(figure, axes, path, len(panels))
 
 
-def _figure(panels: int, columns: int, width: float) -> tuple[Any, list[Any]]:
+def require() -> None:
+    """Raises PlotsMissing where nothing can be drawn: better before long runs than after."""
     try:
         import matplotlib
     except ImportError as error:
         raise PlotsMissing(INSTALL) from error
     matplotlib.use("Agg")
+
+
+def _figure(panels: int, columns: int, width: float) -> tuple[Any, list[Any]]:
+    require()
     from matplotlib import pyplot
 
     rows = -(-panels // columns)
