@@ -14,6 +14,7 @@ from heapq import heappop, heappush
 from typing import Protocol
 
 from vertumnusd.control.fleet import Worker, composition_name
+from vertumnusd.control.prefix_trie import bits
 from vertumnusd.simulate.conditions import Conditions
 from vertumnusd.simulate.outcome import Outcome
 from vertumnusd.simulate.pools import Pool
@@ -70,13 +71,13 @@ class LightCluster:
             if depth == 0:
                 alive = holders
             elif ended := alive & ~holders:
-                lengths.update((worker, depth) for worker in bits(ended))
+                lengths.update(dict.fromkeys(bits(ended), depth))
                 alive &= holders
             if not alive:
                 return lengths
             depth += 1
         if depth:
-            lengths.update((worker, depth) for worker in bits(alive))
+            lengths.update(dict.fromkeys(bits(alive), depth))
         return lengths
 
     def predict_s(self, worker: int, input_tokens: int, cached_blocks: int) -> float:
@@ -132,13 +133,3 @@ class LightCluster:
 
     def _usable(self, arrival: Arrival) -> Sequence[int]:
         return arrival.blocks[: self.conditions.usable_blocks(arrival.input_tokens)]
-
-
-def bits(mask: int) -> list[int]:
-    """Positions of the bits that are set, lowest first."""
-    positions = []
-    while mask:
-        lowest = mask & -mask
-        positions.append(lowest.bit_length() - 1)
-        mask ^= lowest
-    return positions

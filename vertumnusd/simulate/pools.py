@@ -50,10 +50,13 @@ class Pool(Generic[B]):
         """
         held = self._last_use
         chain = chain[: self._capacity]
-        stored = [block for block in chain if block not in held]
-        self._use += 1
-        held.update(dict.fromkeys(chain, self._use))
-        self._uses.append((self._use, chain))
+        stored: list[B] = []
+        self._use = use = self._use + 1
+        for block in chain:
+            if block not in held:
+                stored.append(block)
+            held[block] = use
+        self._uses.append((use, chain))
         self._noted += len(chain)
         evicted = self._evict() if len(held) > self._capacity else []
         if self._noted > 2 * self._capacity:

@@ -89,7 +89,7 @@ class VirtualHome:
         if not chain:
             return []
         width = len(self._ranks)
-        reports = (rank.use(chain[start::width], edges) for rank, start in self._owners(chain))
+        reports = [rank.use(chain[start::width], edges) for rank, start in self._owners(chain)]
         return [report for report in reports if report is not None]
 
     def reclaim(self, blocks: Sequence[bytes]) -> list[BlocksChanged]:

@@ -7,7 +7,7 @@ routers in use do, as their sources state it, and know nothing of degrees.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from vertumnusd.control.fleet import Worker
 from vertumnusd.simulate.light import LightCluster
@@ -23,8 +23,9 @@ class ByCost:
         largest = max(worker.degree for worker in workers)
         everyone = range(len(workers))
         self._threshold = threshold
-        self._long = [n for n in everyone if threshold is None or workers[n].degree == largest]
-        self._short = [n for n in everyone if threshold is None or workers[n].degree < largest]
+        self._degrees = [worker.degree for worker in workers]
+        self._long = {n for n in everyone if threshold is None or workers[n].degree == largest}
+        self._short = {n for n in everyone if threshold is None or workers[n].degree < largest}
         self._long_groups, self._short_groups = (
             _by_degree(workers, members) for members in (self._long, self._short)
         )
@@ -39,9 +40,13 @@ class ByCost:
         for group in groups:
             worker = min(group, key=queue_s.__getitem__)
             priced.append((queue_s[worker] + cluster.predict_s(worker, tokens, 0), worker))
+        known_s: dict[tuple[int, int], float] = {}  # what depends on degree and prefix alone
         for worker, blocks in cluster.matched(usable).items():
             if worker in members:
-                service_s = cluster.predict_s(worker, tokens, blocks)
+                kind = self._degrees[worker], blocks
+                service_s = known_s.get(kind)
+                if service_s is None:
+                    known_s[kind] = service_s = cluster.predict_s(worker, tokens, blocks)
                 priced.append((queue_s[worker] + service_s, worker))
         return min(priced)[1]
 
@@ -149,9 +154,9 @@ class OverlapCost:
         self._active[worker] -= needed
 
 
-def _by_degree(workers: Sequence[Worker], members: Sequence[int]) -> list[list[int]]:
+def _by_degree(workers: Sequence[Worker], members: Collection[int]) -> list[list[int]]:
     degrees = sorted({workers[n].degree for n in members})
-    return [[n for n in members if workers[n].degree == degree] for degree in degrees]
+    return [[n for n in sorted(members) if workers[n].degree == degree] for degree in degrees]
 
 
 def _fewest(cluster: LightCluster) -> int:
