@@ -17,7 +17,7 @@ import msgspec
 
 from vertumnusd.control.fleet import parse_composition
 from vertumnusd.control.prefill_time import PrefillTime
-from vertumnusd.control.settings import ReconfigurationSettings, ReplicationSettings
+from vertumnusd.control.settings import AUTO, ReconfigurationSettings, ReplicationSettings
 from vertumnusd.profile_file import ProfileFile, read_profile
 
 CPU, CUDA, PACED = "cpu", "cuda", "paced"
@@ -58,7 +58,8 @@ class ClusterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ranks: int = 1
     cp_degrees: tuple[int, ...] = (1,)
-    composition: str = ""  # "1CP2/2CP1"; empty: all workers at the smallest degree
+    composition: str = ""  # "1CP2/2CP1", or AUTO; empty: all workers at the smallest degree
+    historic_demands_s: tuple[float, ...] = ()  # D of past windows, that AUTO is chosen for
     home_ranks: int = 0  # 0: the smallest configured degree
     decode_ranks: int = 1
 
@@ -131,7 +132,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def composition(self) -> str:
-        """The workers at start, such as ``1CP2/2CP1``."""
+        """The workers at start, such as ``1CP2/2CP1``; or AUTO."""
         smallest = min(self.cluster.cp_degrees)
         return self.cluster.composition or f"{self.cluster.ranks // smallest}CP{smallest}"
 
@@ -240,6 +241,13 @@ def _check_values(source: str, config: Config) -> None:
         allowed = tokens >= block or (tokens == 0 and key == "kv_tokens" and not on_cuda)
         require(allowed, f"cache.{key}", tokens, f"at least one block of {block}")
     _check_numbers(require, config)
+    past_s = cluster.historic_demands_s
+    past = all(0 <= demand_s < math.inf for demand_s in past_s)
+    require(past, "cluster.historic_demands_s", list(past_s), "seconds, 0 or more, are expected")
+    if config.composition == AUTO:
+        known = 'with "auto" the demand of one past window at least is expected'
+        require(bool(past_s), "cluster.historic_demands_s", list(past_s), known)
+        return
     try:
         parse_composition(config.composition, degrees, cluster.ranks)
     except ValueError as error:

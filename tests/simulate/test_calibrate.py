@@ -82,8 +82,9 @@ def test_defaults_stay_if_the_half_that_was_not_seen_does_not_agree():
     calibration, turns = found(mean_s)
     assert turns[0].taken == 1.5
     assert not calibration.proven
-    assert fragment(calibration, [BETA, LAMBDA], SMALL) == {
-        "placement": {"policy": "ours", "beta": 1.0, "lambda": 0.0}
+    assert fragment(calibration, [BETA, LAMBDA], SMALL, 12.34) == {
+        "cluster": {"historic_demands_s": [12.3]},
+        "placement": {"policy": "ours", "beta": 1.0, "lambda": 0.0},
     }
 
 
@@ -102,14 +103,16 @@ def test_every_dial_reaches_the_controller():
 def test_what_was_found_is_a_configuration(tmp_path):
     calibration, _ = found(lambda part, changed, seed: 0.8 if changed else 1.0, [BETA])
     path = tmp_path / "found.toml"
-    path.write_text(toml("found", fragment(calibration, list(DIALS), SMALL)))
+    path.write_text(toml("found", fragment(calibration, list(DIALS), SMALL, 12.34)))
     assert main(["config", "check", str(path)]) == 0
     config = load_config(path)
     assert config.placement.beta == 1.5
     defaults = load_config(None)
     placement = msgspec.structs.replace(defaults.placement, beta=1.5)
-    assert config == msgspec.structs.replace(defaults, placement=placement)
+    cluster = msgspec.structs.replace(defaults.cluster, historic_demands_s=(12.3,))
+    assert config == msgspec.structs.replace(defaults, placement=placement, cluster=cluster)
     assert "beta = 1.5  # default: 1.0" in path.read_text()
+    assert "historic_demands_s = [12.3]  # default: []" in path.read_text()
 
 
 @pytest.mark.parametrize("policy", ["ours", "paper"])
@@ -123,8 +126,10 @@ def test_a_run_prints_what_it_tried_and_writes_a_valid_file(policy, tmp_path, ca
         assert tried == (policy in dial.policies)
     assert "mean TTFT of the second half: defaults " in printed.out
     assert "s left in all" in printed.err
+    assert 'composition "auto" begins with ' in printed.out
     config = load_config(path)
     assert config.placement.policy == policy
+    assert config.cluster.historic_demands_s[0] > 0
     # κ_C: the profile has none, and only thresholds need it
     assert set(config.adaptation.capacity_shares) == ({1, 2} if policy == "paper" else set())
 

@@ -16,6 +16,7 @@ def controller_settings(config: Config, served: Served) -> Settings:
         ranks=cluster.ranks,
         home_ranks=config.home_ranks,
         composition=config.composition,
+        historic_demands_s=cluster.historic_demands_s,
         policy=placement.policy,
         left_out=() if config.rank.max_paused else ("pause",),
         beta=placement.beta,

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from vertumnusd.config import Config, ConfigError
+from vertumnusd.control.settings import AUTO, ReconfigurationSettings
 from vertumnusd.simulate.calibration import (
     Calibration,
     Dial,
@@ -22,11 +23,13 @@ from vertumnusd.simulate.calibration import (
 from vertumnusd.simulate.choice import Choice, adaptive
 from vertumnusd.simulate.conditions import Conditions
 from vertumnusd.simulate.evaluation import profiled
-from vertumnusd.simulate.experiment import Part, Runner, Source, rows_of
+from vertumnusd.simulate.experiment import TUNING_SEED, Part, Runner, Source, rows_of
+from vertumnusd.simulate.history import demands_s, initial_composition
+from vertumnusd.simulate.policies import run_policy
 from vertumnusd.simulate.profiles import profile
 from vertumnusd.simulate.report import Interval
 from vertumnusd.simulate.requested import check_composition, check_fits, conditions_of, source_of
-from vertumnusd.simulate.traces import TraceError
+from vertumnusd.simulate.traces import TraceError, arrivals
 
 REQUESTS_MIN = 40  # of a trace: with fewer nothing can be proven
 QUICK_REQUESTS = 2_000  # of a trace
@@ -44,9 +47,11 @@ def calibrate(arguments: argparse.Namespace) -> int:
             found = search(runner, load, defaults, dials, lambda turn: print(_told(turn)))
     except TraceError as error:
         raise ConfigError(str(error)) from error
-    verdict = _verdict(found)
+    demand_s = busiest_demand_s(load, found.kept)
+    verdict = f"{_verdict(found)}\n{_history(demand_s, load.conditions)}"
     print(verdict)
-    text = toml(_headline(load, defaults) + "\n" + verdict, fragment(found, dials, load.conditions))
+    sections = fragment(found, dials, load.conditions, demand_s)
+    text = toml(f"{_headline(load, defaults)}\n{verdict}", sections)
     arguments.out.write_text(text, encoding="utf-8")
     print(f"{arguments.out}:\n\n{text}", end="")
     return 0
@@ -85,6 +90,15 @@ def _with_capacity(source: Source, conditions: Conditions) -> Conditions:
     return replace(conditions, capacity_shares=shares)
 
 
+def busiest_demand_s(load: Load, choice: Choice) -> float:
+    """The largest D of all windows of the load."""
+    conditions, window_s = load.conditions, ReconfigurationSettings().window_s
+    rows = rows_of(load.source, Part.ALL)
+    drawn = arrivals(rows, TUNING_SEED, conditions.noise_sigma, load.rate)
+    outcome = run_policy(choice, drawn, conditions)
+    return max(demands_s(drawn, outcome, conditions, window_s))
+
+
 # --- words
 
 
@@ -121,13 +135,26 @@ def _verdict(found: Calibration) -> str:
     return text if found.proven else f"{text}: not proven there, so the defaults stay"
 
 
+def _history(demand_s: float, conditions: Conditions) -> str:
+    window_s = ReconfigurationSettings().window_s
+    return (
+        f"demand of the busiest {window_s:g} s: {demand_s:.1f} worker seconds; composition"
+        f' "{AUTO}" begins with {initial_composition(demand_s, conditions)}'
+    )
+
+
 # --- the part of a configuration
 
 
-def fragment(found: Calibration, dials: list[Dial], conditions: Conditions) -> Fragment:
-    """Every key that was tried, with the value to use; κ_C, if it had to be found."""
-    sections: Fragment = {"placement": {"policy": found.defaults.policy}}
-    changed = dict(found.chosen.changed) if found.proven else {}
+def fragment(
+    found: Calibration, dials: list[Dial], conditions: Conditions, demand_s: float
+) -> Fragment:
+    """Every key that was tried, with the value to use; κ_C, if it had to be found; and D."""
+    sections: Fragment = {
+        "cluster": {"historic_demands_s": [round(demand_s, 1)]},
+        "placement": {"policy": found.defaults.policy},
+    }
+    changed = dict(found.kept.changed)
     for dial in dials:
         section, _, name = dial.key.partition(".")
         sections.setdefault(section, {})[name] = changed.get(dial.key, dial.default)
@@ -153,4 +180,6 @@ def toml(comment: str, sections: Fragment) -> str:
 def _value(value: object) -> str:
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key} = {item}" for key, item in value.items()) + "}"
+    if isinstance(value, tuple):
+        value = list(value)
     return f'"{value}"' if isinstance(value, str) else str(value)

@@ -95,6 +95,11 @@ class Calibration:
     def proven(self) -> bool:
         return is_proven(self.gain)
 
+    @property
+    def kept(self) -> Choice:
+        """What was found if that is proven, else the defaults."""
+        return self.chosen if self.proven else self.defaults
+
 
 def is_proven(gain: Interval) -> bool:
     return gain.mean > max(LEAST_GAIN, gain.half)
