@@ -10,7 +10,7 @@ ARGS ?=
 
 export OMP_NUM_THREADS := 1
 
-.PHONY: demo serve test fast lint compiled compiled-test bench figures clean
+.PHONY: demo serve test fast storm lint compiled compiled-test bench figures clean
 .DEFAULT_GOAL := demo
 
 # One line that moves while pip works; its warnings about the machine's own settings are left out.
@@ -36,6 +36,9 @@ test: $(STAMP) lint fast  ## everything; rank processes need the cores for thems
 
 fast: $(STAMP)  ## the tests that need no rank process, on all cores; ARGS="tests/control -k drain"
 	@$(BIN)/pytest -n auto -m "not ranks" $(ARGS)
+
+storm: $(STAMP)  ## fifty random storms on real ranks, a quarter of an hour; ARGS="17" or ARGS="0-9": these seeds
+	@$(BIN)/pytest -v -s --timeout 1800 tests/rank/test_storm.py --storms $(or $(ARGS),0-49)
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from harness import Client, ask_at_once, daemon
-from tiny_models import greedy, tiny_model
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tiny_models import bytes_as_tokens, greedy, tiny_model
 
 pytestmark = pytest.mark.ranks
 
@@ -16,15 +15,6 @@ NAME = "qwen3-moe"
 CLUSTER = {"ranks": 3, "cp_degrees": [1, 2], "composition": "1CP1/1CP2"}
 PROMPT = "The god Vertumnus could change his form at will."
 NEW_TOKENS = 8
-
-
-def bytes_as_tokens() -> Tokenizer:
-    """A token for each byte and no merges: 256 of them."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({byte: id for id, byte in enumerate(alphabet)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    return tokenizer
 
 
 @pytest.fixture(scope="module")

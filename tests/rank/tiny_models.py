@@ -11,6 +11,7 @@ from typing import Any
 import gguf
 import numpy as np
 import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -92,6 +93,22 @@ def tiny_model(name: str) -> PreTrainedModel:
     torch.manual_seed(0)
     model, config = (MODELS | SCALED)[name]
     return model(config).eval()
+
+
+def long_llama() -> PreTrainedModel:
+    """A tiny Llama for prompts of some thousand tokens."""
+    torch.manual_seed(0)
+    config = LlamaConfig(**SIZES | {"max_position_embeddings": 4096, "initializer_range": 0.3})
+    return LlamaForCausalLM(config).eval()
+
+
+def bytes_as_tokens() -> Tokenizer:
+    """A token for each byte and no merges: 256 of them."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({byte: id for id, byte in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
 
 
 @torch.inference_mode()
