@@ -7,8 +7,11 @@ from pathlib import Path
 
 from vertumnusd.messages import (
     HASH_BYTES,
+    CopyReleased,
     Failed,
     Finished,
+    Installed,
+    Pulled,
     Reclaim,
     Replicate,
     Replicated,
@@ -109,6 +112,18 @@ def test_copies_count_once_they_are_installed_and_failed_ones_never() -> None:
     assert value(metrics, 'vertumnus_replications_total{kind="fetch"}') == 1
     assert value(metrics, 'vertumnus_replications_total{kind="intra"}') == 0
     assert value(metrics, "vertumnus_replicated_tokens_total") == 3 * 16
+
+
+def test_bytes_that_ranks_copied_count_also_where_the_copy_was_given_up() -> None:
+    metrics = Metrics()
+    for message in (
+        Installed(1, 1, 7, 4096, 0.1),
+        CopyReleased(1, 1, 8, kv_bytes=1024),
+        Pulled(4, "r1", 6, 512, 0.1),
+    ):
+        metrics.observe_rank(message)
+    assert value(metrics, 'vertumnus_kv_copied_bytes_total{to="prefill"}') == 5120
+    assert value(metrics, 'vertumnus_kv_copied_bytes_total{to="decode"}') == 512
 
 
 def test_what_is_reclaimed_counts_in_tokens() -> None:

@@ -58,6 +58,17 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
 
 
 @pytest.fixture(scope="session")
+def long_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder to serve: a tiny Llama for prompts of some thousand bytes, each byte a token."""
+    from tiny_models import bytes_as_tokens, long_llama
+
+    path = tmp_path_factory.mktemp("tiny-long")
+    long_llama().save_pretrained(path)
+    bytes_as_tokens().save(str(path / "tokenizer.json"))
+    return path
+
+
+@pytest.fixture(scope="session")
 def oracle(tiny_llama: LlamaForCausalLM) -> Oracle:
     """The greedy answer to a prompt, of a given length."""
     import torch

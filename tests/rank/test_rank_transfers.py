@@ -107,7 +107,7 @@ def test_what_is_being_written_is_freed_by_the_writer() -> None:
     assert tell(world, 1, ReleaseCopy(1, 7)) == []
     assert rank.cache._table.free_blocks == world.kv_blocks - 3
     rank.copy()
-    assert rank.out.pop() == CopyReleased(1, 1, 7)
+    assert rank.out.pop() == CopyReleased(1, 1, 7, kv_bytes=1)
     assert rank.cache._table.free_blocks == world.kv_blocks
     assert 2 not in world.pools[1]  # the rest was not copied
 

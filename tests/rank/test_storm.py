@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from harness import Client, children, daemon
 from storm import SECTIONS, Storm, eventually
-from tiny_models import bytes_as_tokens, long_llama
 
 pytestmark = pytest.mark.ranks
 
@@ -23,11 +22,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="module")
-def storm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Storm]:
-    path = tmp_path_factory.mktemp("tiny")
-    long_llama().save_pretrained(path)
-    bytes_as_tokens().save(str(path / "tokenizer.json"))
-    with daemon(**SECTIONS, model={"path": str(path)}) as node:
+def storm(long_folder: Path) -> Iterator[Storm]:
+    with daemon(**SECTIONS, model={"path": str(long_folder)}) as node:
         storm = Storm(node)
         yield storm
         print("what happened:", dict(storm.happened), copied(node.port))

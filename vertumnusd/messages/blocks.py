@@ -178,8 +178,12 @@ class ReleaseCopy(Message, frozen=True):
 
 
 class CopyReleased(Message, frozen=True):
-    """The rank has nothing of the copy and writes nothing for it."""
+    """The rank has nothing of the copy and writes nothing for it.
+
+    ``kv_bytes``: what it had copied, unless it was all, and ``Installed`` said so.
+    """
 
     rank: int
     term: int
     transfer: int
+    kv_bytes: int = 0

@@ -36,6 +36,7 @@ from vertumnusd.messages import (
     Exposed,
     Failed,
     Finished,
+    FromRank,
     Parked,
     RankDown,
     RankUp,
@@ -183,7 +184,7 @@ class Daemon:
         events = RankEvents(
             up=self._on_rank_up,
             down=self._on_rank_down,
-            message=lambda message: self._hub.from_rank(message),
+            message=self._on_rank_message,
             progress=self._on_progress,
         )
         return RankHost(self._config, served.model, served.path, events, served.pace)
@@ -331,6 +332,10 @@ class Daemon:
         self._hub.rank_down(event)
         self._readiness.happened(event)
         self._update_readiness()
+
+    def _on_rank_message(self, message: FromRank) -> None:
+        self._metrics.observe_rank(message)
+        self._hub.from_rank(message)
 
     def _report(self, happened: Happened) -> None:
         block_tokens = self._config.cache.block_tokens

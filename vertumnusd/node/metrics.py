@@ -23,8 +23,12 @@ from prometheus_client import (
 from vertumnusd.messages import (
     HASH_BYTES,
     Converted,
+    CopyReleased,
     Failed,
     Finished,
+    FromRank,
+    Installed,
+    Pulled,
     Reclaim,
     Replicate,
     Replicated,
@@ -99,6 +103,11 @@ class Metrics:
             "worker_info", "1 for every worker in service.", "worker", "degree"
         )
         self._serving: set[tuple[str, int]] = set()  # those that it shows
+        self._copied_bytes = self._counter(
+            "kv_copied_bytes",
+            "KV that ranks copied: between prefill ranks, and to decode ranks.",
+            to=("prefill", "decode"),
+        )
         self._loop_lag = self._histogram(
             "event_loop_lag_seconds", "How late the event loop woke up.", SHORT_SECONDS
         )
@@ -178,6 +187,14 @@ class Metrics:
             blocks = len(command.chain) // HASH_BYTES - command.first_block
             self._replications.labels(command.kind).inc()
             self._replicated_tokens.inc(blocks * block_tokens)
+
+    def observe_rank(self, message: FromRank) -> None:
+        """A rank said something: also a copy that was given up has moved bytes."""
+        match message:
+            case Installed() | CopyReleased():
+                self._copied_bytes.labels("prefill").inc(message.kv_bytes)
+            case Pulled():
+                self._copied_bytes.labels("decode").inc(message.kv_bytes)
 
     def observe_reclaim(self, command: Reclaim, block_tokens: int) -> None:
         self._reclaimed_tokens.inc(len(command.blocks) // HASH_BYTES * block_tokens)

@@ -200,9 +200,9 @@ class Transfers:
                 del self._incoming[name]
         self._free(name)
 
-    def _free(self, name: Destination) -> None:
+    def _free(self, name: Destination, kv_bytes: int = 0) -> None:
         self._cache.release(name)
-        self._link.send(CopyReleased(self._rank, name.term, name.transfer))
+        self._link.send(CopyReleased(self._rank, name.term, name.transfer, kv_bytes=kv_bytes))
 
     # --- transfer thread
 
@@ -252,7 +252,7 @@ class Transfers:
             if released:
                 del self._incoming[incoming.name]
         if released:
-            self._free(incoming.name)
+            self._free(incoming.name, incoming.kv_bytes)
             return
         elapsed_s = time.monotonic() - incoming.started
         term, transfer = incoming.name.term, incoming.name.transfer
