@@ -19,6 +19,7 @@ from vertumnusd.control.controller import Settings
 from vertumnusd.control.dispatcher import SMALL_PART
 from vertumnusd.control.fleet import Worker
 from vertumnusd.control.worker_queue import PAUSING_MAX
+from vertumnusd.layout import owner, rotation
 from vertumnusd.messages import (
     Abort,
     Adopted,
@@ -259,11 +260,13 @@ class Books:
 
     def _replicate(self, command: Replicate) -> None:
         """What is copied is there, and the destination has all before it."""
-        path = split(command.chain)
+        source = self.owners(command.chain, command.source_home, command.source_ranks)
+        to = self.owners(command.chain, command.destination_home, command.destination_ranks)
         assert command.transfer not in self.transfers
-        assert set(path) <= self._held(command.source_home)
-        assert set(path[: command.first_block]) <= self._held(command.destination_home)
-        assert path[command.first_block] not in self._held(command.destination_home)
+        assert all(block in self.pools[rank].held for block, rank in source)
+        first = command.first_block
+        assert all(block in self.pools[rank].held for block, rank in to[:first])
+        assert to[first][0] not in self.pools[to[first][1]].held
         self.transfers[command.transfer] = command, self.now + command.deadline_s
 
     def _fetch(self, placed: Placed) -> None:
@@ -292,10 +295,7 @@ class Books:
             blocks
         )
         for transfer, deadline in self.transfers.values():
-            if self.now < deadline and command.home in (
-                transfer.source_home,
-                transfer.destination_home,
-            ):
+            if self.now < deadline and command.home in ends(transfer):
                 assert not set(blocks) & set(split(transfer.chain))
         gone: set[bytes] = set()
         for block in blocks:
@@ -309,6 +309,11 @@ class Books:
         """Blocks of the chains of all that the home's ranks have to do with."""
         live = [r for r in self.runs.values() if home in self.home(r) and not r.lost]
         return {b for r in live if r.stage in stages for b in split(r.submit.chain)}
+
+    def owners(self, chain: bytes, base: int, ranks: int) -> list[tuple[bytes, int]]:
+        """Every block of a chain, and the rank of the span that it belongs to."""
+        turn = rotation(chain, ranks)
+        return [(block, owner(n, base, turn, ranks)) for n, block in enumerate(split(chain))]
 
     def _held(self, home: int) -> set[bytes]:
         pools = self.pools[home : home + self.settings.home_ranks]
@@ -440,6 +445,13 @@ class Books:
             there = [r for r in live if home in self.home(r) or home in r.dispatch.keep_homes]
             owed = [r for r in there if r.stage != "decoding"]
             assert sum(self.fresh_share(run) for run in owed) <= self.settings.kv_blocks
+
+
+def ends(copy: Replicate) -> set[int]:
+    """The ranks that a copy reads and writes."""
+    source = range(copy.source_home, copy.source_home + copy.source_ranks)
+    to = range(copy.destination_home, copy.destination_home + copy.destination_ranks)
+    return {*source, *to}
 
 
 def split(chain: bytes) -> list[bytes]:

@@ -11,7 +11,7 @@ import json
 import random
 
 import pytest
-from cluster_books import Books, Client, Pool, Run, split
+from cluster_books import Books, Client, Pool, Run, ends, split
 from scenario import PREFILL_TIME, blocks, settings
 
 from vertumnusd.control.controller import Controller, IllegalEvent, Settings
@@ -261,9 +261,8 @@ class World:
         if cancelled or self.now > deadline or self.random.random() < 0.2:
             self.happen(TransferFailed(number, "no room"))
             return
-        path = list(enumerate(split(command.chain)))
-        for index, block in path[command.first_block :]:
-            rank = command.destination_home + (index + block[0]) % self.settings.home_ranks
+        destination = command.destination_home, command.destination_ranks
+        for block, rank in books.owners(command.chain, *destination)[command.first_block :]:
             if block not in books.pools[rank].held:
                 books.pools[rank].held.add(block)
                 self.report(rank, stored=block)
@@ -368,7 +367,7 @@ class World:
         books.transfers = {
             number: (command, deadline)
             for number, (command, deadline) in books.transfers.items()
-            if home not in (command.source_home, command.destination_home)
+            if home not in ends(command)
         }
         books.reclaims = [command for command in books.reclaims if command.home != home]
         books.unacknowledged = [ack for ack in books.unacknowledged if ack.rank != rank]

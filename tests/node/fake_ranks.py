@@ -12,6 +12,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 from zlib import crc32
 
 import pytest
@@ -228,6 +229,7 @@ class World:
         composition: str = "1CP2/2CP1",
         home_ranks: int = 1,
         replication: ReplicationSettings = NO_COPIES,
+        **settings: Any,
     ) -> None:
         degrees = (2, 4) if home_ranks == 2 else (1, 2)
         self.settings = Settings(
@@ -244,6 +246,7 @@ class World:
             unplaced_wait_s=1e6,
             mark_tokens=BLOCK,
             replication=replication,
+            **settings,
         )
         self.now = 0.0
         self.records: Records | None = None

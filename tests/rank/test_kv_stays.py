@@ -1,5 +1,7 @@
 """What splits and merges do to the KV of a whole daemon on real ranks: nothing.
 
+But for a chain that lay on more homes than one of the new workers has; its first reuse mends that.
+
 The pools are looked at from outside, through the daemon's descriptors of their memory.
 """
 
@@ -19,6 +21,7 @@ from vertumnusd.admin_address import admin_socket_path
 
 pytestmark = pytest.mark.ranks
 
+BLOCK = 16
 CLUSTER = {"ranks": 4, "cp_degrees": [1, 2, 4], "composition": "1CP4"}
 BY_HAND = {"automatic": False}
 QUIET = {"enabled": False}
@@ -70,6 +73,26 @@ def pools(node: Daemon) -> dict[str, bytes]:
     return found
 
 
+def test_the_first_reuse_of_a_pending_chain_moves_its_missing_blocks_and_later_ones_none(
+    node: Daemon,
+) -> None:
+    """On four homes; after the split a worker of two has every other block."""
+    prompt = "Pending. " * 380  # more than two of the pools hold
+    with Client(node.port) as client:
+        cold = client.complete(prompt, 4)
+        assert (cold.facts["degree"], cold.cached_tokens) == (4, 0)
+        convert(node, "split", ["CP4[0-3]"])
+        blocks = (cold.input_tokens - 1) // BLOCK
+        block_bytes = BLOCK * client.get("/v1/cluster")["kv_bytes_per_token"]
+        before = copied_bytes(client)["prefill"]
+        for _ in range(2):
+            hit = client.complete(prompt, 4)
+            assert (hit.text, hit.facts["degree"]) == (cold.text, 2)
+            assert hit.cached_tokens == blocks * BLOCK
+            assert copied_bytes(client)["prefill"] - before == blocks // 2 * block_bytes
+        convert(node, "merge", ["CP2[0-1]", "CP2[2-3]"])
+
+
 def test_no_byte_of_kv_moves_in_splits_and_merges_between_all_degrees(node: Daemon) -> None:
     with Client(node.port) as client:
         cold = [client.complete(f"{n}. {PROMPT}", 4) for n in range(6)]
@@ -82,4 +105,4 @@ def test_no_byte_of_kv_moves_in_splits_and_merges_between_all_degrees(node: Daem
 
         hits = [client.complete(f"{n}. {PROMPT}", 4) for n in range(6)]
     assert [hit.text for hit in hits] == [answer.text for answer in cold]
-    assert all(hit.cached_tokens == (hit.input_tokens - 1) // 16 * 16 for hit in hits)
+    assert all(hit.cached_tokens == (hit.input_tokens - 1) // BLOCK * BLOCK for hit in hits)

@@ -87,7 +87,12 @@ def test_a_cancelled_copy_is_never_installed():
     chain = names.chain((1, 2))
     homes[0].use(chain, names.edges)
     transfers = Transfers(
-        homes, names.edges, CONDITIONS, lambda _, happen: later.append(happen), told.append
+        homes,
+        lambda base, ranks: homes[base],
+        names.edges,
+        CONDITIONS,
+        lambda _, happen: later.append(happen),
+        told.append,
     )
     transfers.replicate(0.0, Replicate(1, 1, "fetch", b"".join(chain), 0, 0, 1, 9.0, 1, 1))
     transfers.cancel(CancelTransfer(1, 1))
@@ -113,6 +118,7 @@ class Wire:
         self.due: list[tuple[float, object]] = []
         self.transfers = Transfers(
             self.homes,
+            lambda base, ranks: self.homes[base],
             self.names.edges,
             CONDITIONS,
             lambda delay_s, happen: self.due.append((delay_s, happen)),

@@ -20,16 +20,26 @@ FETCH = "fetch"  # the kind of those that requests wait for
 
 
 class Copy(NamedTuple):
-    """Where a path is copied from and to; ``first_block`` is the first one not there."""
+    """Where a path is copied from and to; ``first_block`` is the first one not there.
+
+    Either end is a home, unless its number of ranks is given: then it is a span of several.
+    """
 
     chain: bytes
     first_block: int
     source: int
     destination: int
+    source_ranks: int = 0
+    destination_ranks: int = 0
 
     @property
     def blocks(self) -> int:
         return len(self.chain) // HASH_BYTES - self.first_block
+
+    def touches(self, home: int) -> bool:
+        """Whether it reads or writes there."""
+        ends = ((self.source, self.source_ranks), (self.destination, self.destination_ranks))
+        return any(base <= home < base + max(ranks, 1) for base, ranks in ends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +72,7 @@ class Copies:
 
     def begin(self, now: float, term: int, kind: str, copy: Copy, deadline_s: float) -> Replicate:
         self._number += 1
-        self._ledger.homes.reserve(copy.destination, copy.blocks)
+        self._ledger.homes.reserve(copy.destination, copy.blocks, copy.destination_ranks)
         self._transfers[self._number] = Transfer(kind, copy, now + deadline_s)
         return Replicate(
             term=term,
@@ -73,21 +83,22 @@ class Copies:
             source_home=copy.source,
             destination_home=copy.destination,
             deadline_s=deadline_s,
-            source_ranks=self._home_ranks,
-            destination_ranks=self._home_ranks,
+            source_ranks=copy.source_ranks or self._home_ranks,
+            destination_ranks=copy.destination_ranks or self._home_ranks,
         )
 
     def ended(self, number: int) -> None:
         """It is installed, or it failed. Nothing to do if it was given up before."""
         known = self._transfers.pop(number, None)
         if known is not None:
-            self._ledger.release_copy(known.copy.destination, known.copy.blocks)
+            copy = known.copy
+            self._ledger.release_copy(copy.destination, copy.blocks, copy.destination_ranks)
 
     def lose(self, ranks: Iterable[int]) -> None:
         """What these ranks should have sent or taken in will not be."""
         homes = {rank - rank % self._home_ranks for rank in ranks}
         for number, transfer in list(self._transfers.items()):
-            if not homes.isdisjoint((transfer.copy.source, transfer.copy.destination)):
+            if any(transfer.copy.touches(home) for home in homes):
                 self.ended(number)
 
     def next_deadline(self) -> float | None:

@@ -7,8 +7,9 @@ request is dispatched once the copy is there or has failed, and computes what it
                                                      │
                     cancelled, redirected, lost ◄────┘   the last one to leave cancels the copy
 
-Requests that want the same prefix at the same home wait for one copy. What is longer than a home
-can hold is not fetched.
+Requests that want the same prefix at the same home wait for one copy. A chain that lay on several
+homes of a worker is pending once that is split: it comes to all homes of the request's worker, or
+to one that can hold the request, and only the blocks that are missing there move.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import NamedTuple
 
 from vertumnusd.control.copies import FETCH, Copies, Copy
 from vertumnusd.control.fleet import Fleet, Worker
+from vertumnusd.control.homes import Span
 from vertumnusd.control.ledger import Ledger
 from vertumnusd.control.matching import SMALL_PART, Matching
 from vertumnusd.control.placement import Longer
@@ -29,10 +31,14 @@ from vertumnusd.messages import HASH_BYTES, CancelTransfer, ControlCommand, Repl
 
 
 class Wanted(NamedTuple):
-    """The longest prefix of a request that is anywhere, and the homes (a bit for each) with it."""
+    """The longest prefix of a request that is anywhere, and the homes (a bit for each) with it.
+
+    Or the first home of the span of ``ranks`` ranks on which it lies.
+    """
 
     chain: bytes
     homes: int
+    ranks: int = 0
 
 
 class Fetching:
@@ -54,15 +60,17 @@ class Fetching:
 
     def wanted(self, request: Request) -> Wanted | None:
         """None if there is nothing that could be fetched."""
-        if not self._enabled or request.blocks > self._home_blocks:
+        if not self._enabled:
             return None
         held = self._matching.held(request)
-        if not held:
-            return None
-        homes, blocks = held[-1]
-        if blocks * self._block_tokens * SMALL_PART < request.input_tokens:
+        homes, blocks = held[-1] if held else (0, 0)
+        ranks, on_span = 0, self._matching.longest_on_span(request)
+        if on_span is not None and on_span[0] > blocks:
+            blocks, span = on_span
+            homes, ranks = 1 << span.base, span.ranks
+        if blocks * self._block_tokens * SMALL_PART < max(1, request.input_tokens):
             return None  # it would not decide in which home the chain comes to lie
-        return Wanted(request.submit.chain[: blocks * HASH_BYTES], homes)
+        return Wanted(request.submit.chain[: blocks * HASH_BYTES], homes, ranks)
 
     def price(self, wanted: Wanted) -> Longer:
         """What J has to know of it."""
@@ -76,11 +84,11 @@ class Fetching:
 
         None if the worker's homes have no room for it, or too many are under way.
         """
-        homes = worker.homes(self._home_ranks)
-        number = self._under_way(wanted, homes)
+        spans = self._spans(request, worker)
+        number = self._under_way(wanted, spans)
         commands: list[Replicate] = []
         if number is None:
-            copy = self._plan(request, wanted, homes)
+            copy = self._plan(request, wanted, worker, spans)
             if copy is None or len(self._waiting) >= self._settings.max_running:
                 return None
             term, deadline_s = self._fleet.term, self._settings.deadline_s
@@ -111,31 +119,46 @@ class Fetching:
         known = self._ledger.requests.get(request.name) is request
         return known and request.stage is Stage.FETCHING and request.fetch == number
 
-    def _under_way(self, wanted: Wanted, homes: Sequence[int]) -> int | None:
+    def _spans(self, request: Request, worker: Worker) -> list[Span]:
+        """Where the request's chain can lie on this worker: one home, or all if none can hold it.
+
+        As in ``Copy``, the ranks of a home are not told.
+        """
+        if request.blocks > self._home_blocks:
+            return [Span(worker.base, worker.degree)]
+        return [Span(home, 0) for home in worker.homes(self._home_ranks)]
+
+    def _under_way(self, wanted: Wanted, spans: Sequence[Span]) -> int | None:
         for number in self._waiting:
             if number in self._copies:
                 copy = self._copies[number]
-                if copy.destination in homes and copy.chain.startswith(wanted.chain):
+                there = Span(copy.destination, copy.destination_ranks)
+                if there in spans and copy.chain.startswith(wanted.chain):
                     return number
         return None
 
-    def _plan(self, request: Request, wanted: Wanted, homes: Sequence[int]) -> Copy | None:
+    def _plan(
+        self, request: Request, wanted: Wanted, worker: Worker, spans: Sequence[Span]
+    ) -> Copy | None:
         """To the home with most of it, of equals to the emptiest; from where the load is least.
 
         A source need not serve: ranks send what they have while their worker drains or converts.
         """
-        there = self._matching.by_home(request, homes)
-        total = len(wanted.chain) // HASH_BYTES
+        there = self._matching.by_home(request, worker.homes(self._home_ranks))
+        total, homes = len(wanted.chain) // HASH_BYTES, self._ledger.homes
         places = []
-        for home in homes:
-            first_block = there.get(home, 0) // self._block_tokens
-            if self._ledger.homes.fits(home, total - first_block):
-                places.append((-first_block, self._ledger.homes.fullness(home), home))
+        for span in spans:
+            alone = span.ranks == 0
+            cached = there.get(span.base, 0) if alone else self._matching.on_span(request, span)
+            first_block = cached // self._block_tokens
+            missing = total - first_block
+            if missing and homes.fits(span.base, missing, span.ranks):
+                places.append((-first_block, homes.fullness(*span), span))
         if not places:
             return None
-        negative, _, destination = min(places)
+        negative, _, to = min(places)
         source = min(bits(wanted.homes), key=lambda home: (self._load_s(home), home))
-        return Copy(wanted.chain, -negative, source, destination)
+        return Copy(wanted.chain, -negative, source, to.base, wanted.ranks, to.ranks)
 
     def _load_s(self, home: int) -> float:
         return self._ledger.load_s(self._fleet.worker_of(home))

@@ -259,9 +259,9 @@ class Ledger:
             request.home, request.keep_homes = None, ()
             self.queue_of(request.worker).blocked = None
 
-    def release_copy(self, home: int, blocks: int) -> None:
+    def release_copy(self, home: int, blocks: int, ranks: int) -> None:
         """Room that a transfer no longer needs: who waits for room in a home is tried again."""
-        self.homes.release(home, blocks)
+        self.homes.release(home, blocks, ranks)
         self.unblock(Blocked.HOME)
 
     def release_decode(self, request: Request) -> None:

@@ -65,6 +65,17 @@ class Matching:
         inside = [s for s in self._spans if worker.base <= s.base and s.stop <= worker.ranks.stop]
         return {span: self.trie.span_prefix(chain, *span) * block_tokens for span in inside}
 
+    def on_span(self, request: Request, span: Span) -> int:
+        """What is cached on a span of several homes, whoever computes there."""
+        chain = self._usable_chain(request)
+        return self.trie.span_prefix(chain, *span) * self._settings.block_tokens
+
+    def longest_on_span(self, request: Request) -> tuple[int, Span] | None:
+        """Blocks and place of the longest prefix on several homes, pending or not."""
+        chain = self._usable_chain(request)
+        found = ((self.trie.span_prefix(chain, *span), span) for span in self._spans)
+        return max(found, default=None)
+
     def prefixes(self, request: Request) -> list[tuple[int, int, bool]]:
         """Homes (a bit for the first rank of each), their tokens, and whether these are promised.
 

@@ -294,11 +294,7 @@ class Replication:
         stages = (Stage.FETCHING, Stage.WAITING, Stage.DISPATCHED, Stage.PREFILLED)
         requests = self._scheduler.ledger.requests.values()
         chains = [r.submit.chain for r in requests if r.worker == worker and r.stage in stages]
-        chains += [
-            transfer.copy.chain
-            for transfer in self._copies
-            if home in (transfer.copy.source, transfer.copy.destination)
-        ]
+        chains += [each.copy.chain for each in self._copies if each.copy.touches(home)]
         return {
             chain[at : at + HASH_BYTES]
             for chain in chains

@@ -28,13 +28,16 @@ class Transfers:
     def __init__(
         self,
         homes: Mapping[int, VirtualHome],
+        span: Callable[[int, int], VirtualHome],
         edges: Mapping[bytes, bytes],
         conditions: Conditions,
         after: Callable[[float, Callable[[], None]], None],
         step: Callable[[ControlEvent], None],
     ) -> None:
-        """``after`` lets something happen later, ``step`` tells the controller."""
+        """``span``: the ranks from one on as the place of a chain. ``after`` lets something happen
+        later, ``step`` tells the controller."""
         self._homes = homes
+        self._span = span
         self._edges = edges
         self._conditions = conditions
         self._after = after
@@ -78,9 +81,8 @@ class Transfers:
             self._step(TransferFailed(command.transfer, "cancelled"))
             return
         chain = split(command.chain)
-        source, destination = (
-            self._homes[base] for base in (command.source_home, command.destination_home)
-        )
+        source = self._span(command.source_home, command.source_ranks)
+        destination = self._span(command.destination_home, command.destination_ranks)
         whole = source.leading(chain) == len(chain)
         if not whole or destination.leading(chain) < command.first_block:
             self._step(TransferFailed(command.transfer, "a block was evicted"))

@@ -94,7 +94,9 @@ class VirtualCluster:
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
         self._now = 0.0
-        transfers = Transfers(self._homes, self._names.edges, conditions, self._after, self._step)
+        transfers = Transfers(
+            self._homes, self._span, self._names.edges, conditions, self._after, self._step
+        )
         self._transfers = transfers
         self._obey: dict[type, Callable[[Any], None]] = {
             DrainWorker: self._drain,
@@ -259,7 +261,7 @@ class VirtualCluster:
         """Look up what is really cached, and pin it."""
         n, degree = int(run.dispatch.request), run.dispatch.degree
         arrival = self._arrivals[n]
-        home = self._span(run.dispatch)
+        home = self._span(run.dispatch.home_base, run.dispatch.home_ranks)
         blocks = home.leading(run.names[: self._conditions.usable_blocks(arrival.input_tokens)])
         found = run.names[:blocks]
         home.pinned[n] = found
@@ -273,9 +275,8 @@ class VirtualCluster:
         run.overhead_s = arrival.noise * min(overhead_s, alone_s)
         self._outcome.cached_tokens[n], self._outcome.degree[n] = cached, degree
 
-    def _span(self, command: Dispatch) -> VirtualHome:
-        """Where the chain of a request lies."""
-        base, ranks = command.home_base, command.home_ranks
+    def _span(self, base: int, ranks: int) -> VirtualHome:
+        """Where a chain lies."""
         if ranks == self._settings.home_ranks:
             return self._homes[base]
         return self._spans.setdefault((base, ranks), VirtualHome(self._ranks[base : base + ranks]))
@@ -289,7 +290,7 @@ class VirtualCluster:
         return moved_bytes / self._conditions.link_bytes_s
 
     def store(self, run: VirtualRun) -> None:
-        home = self._span(run.dispatch)
+        home = self._span(run.dispatch.home_base, run.dispatch.home_ranks)
         del home.pinned[int(run.dispatch.request)]
         self._report(home.use(run.names, self._names.edges))
         for kept in run.dispatch.keep_homes:  # those that still have what was not computed
@@ -309,7 +310,8 @@ class VirtualCluster:
         self._step(Done(request, attempt))
 
     def returned(self, run: VirtualRun) -> None:
-        self._span(run.dispatch).pinned.pop(int(run.dispatch.request), None)
+        home = self._span(run.dispatch.home_base, run.dispatch.home_ranks)
+        home.pinned.pop(int(run.dispatch.request), None)
         command = run.dispatch
         self._answer(Returned(command.request, command.attempt, command.worker))
 
