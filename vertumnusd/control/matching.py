@@ -68,13 +68,15 @@ class Matching:
     def on_span(self, request: Request, span: Span) -> int:
         """What is cached on a span of several homes, whoever computes there."""
         chain = self._usable_chain(request)
-        return self.trie.span_prefix(chain, *span) * self._settings.block_tokens
+        return self.trie.span_prefix(chain, *span) * self._block_tokens
 
     def longest_on_span(self, request: Request) -> tuple[int, Span] | None:
         """Blocks and place of the longest prefix on several homes, pending or not."""
+        if not self._spans:
+            return None
         chain = self._usable_chain(request)
         found = ((self.trie.span_prefix(chain, *span), span) for span in self._spans)
-        return max(found, default=None)
+        return max(found)
 
     def prefixes(self, request: Request) -> list[tuple[int, int, bool]]:
         """Homes (a bit for the first rank of each), their tokens, and whether these are promised.
