@@ -85,7 +85,7 @@ def test_the_first_token_is_told_when_all_ranks_are_through():
 
     commands = lead.step(2.0, step_done(1, 2))
     assert commands[0] == FirstToken("a", 42, 0, 1.0)
-    assert PrefillDone("a", 0, 0, 1.0) in commands
+    assert PrefillDone("a", 0, 0, 1.0, 2.0) in commands
 
 
 def test_a_token_that_a_failed_rank_has_spoiled_is_never_told():
@@ -135,6 +135,15 @@ def test_a_follower_reserves_after_its_leader_so_that_it_hits():
     assert [r.request for r in messages(after, Reserve)] == ["b"]
 
 
+def test_the_pace_is_measured_against_the_profile_from_the_first_step_to_the_last():
+    """Three times slower than predicted, also when what is left has been predicted by that."""
+    lead = new_lead(step_s=1.0, prefill_s=6.0)
+    running(lead)
+    for seq in range(1, 7):
+        commands = lead.step(3.0 * seq, step_done(0, seq, elapsed_s=3.0))
+    assert PrefillDone("a", 0, 0, 18.0, 6.0) in commands
+
+
 def test_an_abort_stops_at_the_next_step_border():
     lead = new_lead(step_s=0.3)
     running(lead)
@@ -143,7 +152,7 @@ def test_an_abort_stops_at_the_next_step_border():
 
     assert lead.step(2.0, step_done(0, 2)) == [
         SendRank(0, Release("a")),
-        PrefillDone("a", 0, 0, 1.0),
+        PrefillDone("a", 0, 0, 1.0, 2 / 3),
         HandedOff("a", 0),
     ]
 

@@ -68,7 +68,7 @@ def test_each_of_a_pack_is_told_its_own_token_and_pulled():
         FirstToken("r1", 8, 0, 0.25),
     ]
     assert {pull.request for pull in messages(commands, Pull, DECODE)} == {"r0", "r1"}
-    assert PrefillDone("r1", 0, 0, 0.25) in commands
+    assert PrefillDone("r1", 0, 0, 0.25, 0.25) in commands
 
 
 def test_what_fails_in_a_pack_is_run_once_more_alone():

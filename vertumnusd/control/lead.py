@@ -258,7 +258,7 @@ class Lead:
     def _on_step_complete(self, run: Run, entry: OutstandingStep) -> list[LeadCommand]:
         run.steps_out -= 1
         run.done_layer = entry.step.last_layer
-        run.expected_s += entry.predicted_s
+        run.expected_s += entry.expected_s
         if run.ending is not None:
             return self._settle(run)
         commands: list[LeadCommand] = [*run.first_token(), *run.pull(entry.step)]

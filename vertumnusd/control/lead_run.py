@@ -129,7 +129,7 @@ class Run:
     steps_out: int = 0  # steps that the ranks have not finished
     bypassed_s: float = 0.0  # predicted time of what came later and ran before it
     elapsed_s: dict[int, float] = field(default_factory=dict)  # computing so far, by rank
-    expected_s: float = 0.0  # predicted time of the steps done
+    expected_s: float = 0.0  # Ê of the steps done
     pulling: int = 0  # pulls sent and not acknowledged
     token: int | None = None  # that one rank has drawn
     reported: bool = False  # PrefillDone was sent
@@ -211,14 +211,18 @@ class Run:
         return max(self.elapsed_s.values(), default=0.0)
 
     @property
-    def service_s(self) -> float:
-        """Time of the whole prefill: as predicted, times the pace measured on it so far.
+    def predicted_s(self) -> float:
+        """Ê of the whole prefill, made from what the ranks really hold.
 
-        The prediction is made from what the ranks really hold: were it the controller's, a prefix
-        evicted since would make one endless step out of many short ones.
+        Were it the controller's, a prefix evicted since would make one endless step out of many
+        short ones.
         """
-        predicted_s = self.geometry.predict_s(self.uncached_tokens, self.cached_tokens)
-        return predicted_s * (self.prefill_s / self.expected_s if self.expected_s else 1.0)
+        return self.geometry.predict_s(self.uncached_tokens, self.cached_tokens)
+
+    @property
+    def service_s(self) -> float:
+        """Time of the whole prefill: as predicted, times the pace measured on it so far."""
+        return self.predicted_s * (self.prefill_s / self.expected_s if self.expected_s else 1.0)
 
     @property
     def layer_s(self) -> float:
@@ -347,7 +351,8 @@ class Run:
     def report(self) -> PrefillDone:
         self.reported = True
         attempt = self.prefill.dispatch.attempt
-        return PrefillDone(self.request, attempt, self.cached_tokens, self.prefill_s)
+        times_s = (self.prefill_s, self.expected_s)
+        return PrefillDone(self.request, attempt, self.cached_tokens, *times_s)
 
     def room_missing(self) -> RoomMissing:
         dispatch = self.prefill.dispatch

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vertumnusd.control.lead_run import Geometry, Run
+from vertumnusd.control.step_order import expected_s
 from vertumnusd.messages import Step, StepDone, StepFailed, StepPart
 
 STEPS_AHEAD = 1  # steps queued at the ranks behind the running one
@@ -18,7 +19,8 @@ class OutstandingStep:
     step: Step
     pack: tuple[Run, ...]
     waiting: set[int]  # ranks that have not finished it
-    predicted_s: float
+    predicted_s: float  # by what was measured so far, and …
+    expected_s: float  # … by Ê alone
     running_since: float  # when it was issued, or the step before it ended
 
 
@@ -47,8 +49,9 @@ class Outstanding:
             layers.stop,
             tuple(StepPart(run.request, run.cached_tokens, run.uncached_tokens) for run in pack),
         )
+        by_fit_s = expected_s(pack, layers)
         self._steps.append(
-            OutstandingStep(step, tuple(pack), set(geometry.ranks), predicted_s, now)
+            OutstandingStep(step, tuple(pack), set(geometry.ranks), predicted_s, by_fit_s, now)
         )
         return step
 

@@ -78,8 +78,12 @@ class Steppable(Protocol):
         """It has layers left and may run them."""
 
     @property
+    def predicted_s(self) -> float:
+        """Ê of the whole prefill."""
+
+    @property
     def service_s(self) -> float:
-        """Time of the whole prefill, and …"""
+        """Time of the whole prefill, by what was measured of it so far, and …"""
 
     @property
     def remaining_s(self) -> float:
@@ -132,6 +136,14 @@ def pack_s(pack: Sequence[Steppable]) -> float:
     left = 1 - pack[0].next_layer / geometry.layers
     overhead_s = geometry.prefill_time.overhead_s(len(geometry.ranks)) * left
     return packed_s([run.remaining_s for run in pack], overhead_s)
+
+
+def expected_s(pack: Sequence[Steppable], layers: range) -> float:
+    """Ê of these layers of a pack, whatever was measured so far."""
+    geometry = pack[0].geometry
+    overhead_s = geometry.prefill_time.overhead_s(len(geometry.ranks))
+    whole_s = packed_s([run.predicted_s for run in pack], overhead_s)
+    return whole_s * len(layers) / geometry.layers
 
 
 def step_layers(pack: Sequence[Steppable], limits: StepLimits) -> range:

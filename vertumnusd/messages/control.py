@@ -51,10 +51,13 @@ class Cancel(Message, frozen=True):
 
 
 class PrefillDone(Message, frozen=True):
+    """``expected_s``: what was predicted of the steps that took ``prefill_s``; 0: not known."""
+
     request: str
     attempt: int
     cached_tokens: int
     prefill_s: float
+    expected_s: float = 0.0
 
 
 class RoomMissing(Message, frozen=True):

@@ -305,7 +305,7 @@ class VirtualCluster:
         self._outcome.ttft_s[n] = self._now - self._arrivals[n].at_s + self._conditions.outside_s
         self._outcome.ended += 1
         self._outcome.span_s = self._now
-        self._step(PrefillDone(request, attempt, run.cached_tokens, run.elapsed_s))
+        self._step(PrefillDone(request, attempt, run.cached_tokens, run.elapsed_s, run.expected_s))
         self._step(HandedOff(request, attempt))
         self._step(Done(request, attempt))
 

@@ -24,7 +24,14 @@ from vertumnusd.control.following import follows
 from vertumnusd.control.lead_run import Geometry
 from vertumnusd.control.outstanding import STEPS_AHEAD
 from vertumnusd.control.prefill_time import packed_s
-from vertumnusd.control.step_order import StepLimits, count_bypass, next_pack, pack_s, step_layers
+from vertumnusd.control.step_order import (
+    StepLimits,
+    count_bypass,
+    expected_s,
+    next_pack,
+    pack_s,
+    step_layers,
+)
 from vertumnusd.messages import Dispatch, DrainWorker
 
 
@@ -47,7 +54,7 @@ class VirtualRun:
     steps_out: int = 0
     bypassed_s: float = 0.0
     elapsed_s: float = 0.0  # computing so far, and …
-    expected_s: float = 0.0  # … what was predicted of it
+    expected_s: float = 0.0  # … Ê of it
     alone: bool = field(default=False, init=False)  # no step fails here
     ending: None = field(default=None, init=False)  # one that ends early is gone at once
 
@@ -81,7 +88,7 @@ class VirtualStep:
     pack: Sequence[VirtualRun]
     last_layer: int
     elapsed_s: float
-    predicted_s: float
+    expected_s: float
 
 
 class Host(Protocol):
@@ -219,7 +226,8 @@ class VirtualWorker:
             run.begun, run.next_layer = True, layers.stop
             run.steps_out += 1
         count_bypass(self._runs, pack, predicted_s)
-        return VirtualStep(pack, layers.stop, actual_s * len(layers) / all_layers, predicted_s)
+        elapsed_s = actual_s * len(layers) / all_layers
+        return VirtualStep(pack, layers.stop, elapsed_s, expected_s(pack, layers))
 
     def _complete(self, now: float) -> Sequence[VirtualRun]:
         """The running step is over, and the next one begins. Those that are done with it."""
@@ -229,7 +237,7 @@ class VirtualWorker:
         for run in step.pack:
             run.steps_out -= 1
             run.elapsed_s += step.elapsed_s
-            run.expected_s += step.predicted_s
+            run.expected_s += step.expected_s
         return step.pack if step.last_layer == self.geometry.layers else ()
 
     # --- sleep
@@ -264,11 +272,19 @@ class VirtualWorker:
     def _wake_up(self, now: float) -> Sequence[VirtualRun]:
         """The run is over."""
         run = self._steps[0].pack[0] if self._steps else next(r for r in self._runs if r.can_step)
+        run.expected_s += self._slept_s(run)
         self._asleep = False
         self._steps.clear()
         self.busy_s += now - self._began_at
         run.elapsed_s += now - self._began_at
         return [run]
+
+    def _slept_s(self, run: VirtualRun) -> float:
+        """Ê of the layers of the run during which the worker slept."""
+        layers, begun_s, done_layer = self.geometry.layers, 0.0, run.next_layer
+        if self._steps:
+            begun_s, done_layer = self._steps[0].expected_s, self._steps[0].last_layer
+        return begun_s + run.predicted_s * (layers - done_layer) / layers
 
     def _catch_up(self, now: float) -> None:
         """Play the steps of the run during which the worker slept, up to the one that runs now."""
