@@ -6,23 +6,34 @@ windows. Every fixed composition of the ranks is played, and the one that follow
 ratio if each phase were played alone, caches empty, on the fixed composition that is best for it.
 Virtual time, so nothing that else runs on the machine matters; only `judgement_us` is measured: CPU
 time to play one request to one composition.
+
+`--map` plays sixteen loads instead, bursts and documents each from leisure to the pool's limit, on
+all cores: a table, and a picture in docs/plots.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing import Pool
+from pathlib import Path
 
 import numpy as np
 
 from vertumnusd.control.what_if import Arrived, ttfts_s
-from vertumnusd.live.experiment import SEED, live_settings, loads
+from vertumnusd.live.experiment import PHASE_WINDOWS, SEED, live_settings
 from vertumnusd.live.run import Load
 from vertumnusd.simulate.conditions import Conditions
-from vertumnusd.simulate.generate import generate
+from vertumnusd.simulate.evaluation import rate_limit
+from vertumnusd.simulate.experiment import Source
+from vertumnusd.simulate.generate import Phase, generate
+from vertumnusd.simulate.plots import HeatMap, heat_maps
 from vertumnusd.simulate.policies import compositions
 from vertumnusd.simulate.profiles import profile
+from vertumnusd.simulate.scenarios import HIGH, MIDDLE
 from vertumnusd.simulate.traces import Arrival, arrivals
 from vertumnusd.simulate.virtual import VirtualCluster
 
@@ -30,45 +41,145 @@ WINDOW_S = 20.0
 CONDITIONS = Conditions(
     ranks=8, cp_degrees=(1, 2, 4), noise_sigma=0.0, outside_s=0.0, switch_s=0.002
 )
+BURSTS, DOCUMENTS = (0.6, 0.75, 0.9, 1.05), (0.3, 0.5, 0.7, 0.9)  # of what the pool could serve
+MAP = Path(__file__).parent.parent / "docs" / "plots" / "swing_map.png"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Mean TTFT in seconds of one load; by phase, following over the best fixed composition."""
+
+    requests: int
+    fixed_s: dict[str, float]
+    best: str
+    following_s: float
+    conversions: int
+    by_phase: tuple[float, ...]
+    alone_s: float  # each phase played by itself on what is best for it
+
+    @property
+    def ratio(self) -> float:
+        return self.following_s / self.fixed_s[self.best]
+
+    @property
+    def alone(self) -> float:
+        return self.alone_s / self.fixed_s[self.best]
+
+
+def load_of(bursts: float, documents: float) -> Load:
+    """Bursts and documents in turn, twice, at these shares of what the pool could serve."""
+    seconds = PHASE_WINDOWS * WINDOW_S
+    phases = [
+        Phase(
+            seconds,
+            share * rate_limit(Source(kind, phases=(Phase(100.0, 20.0, kind),)), CONDITIONS),
+            kind,
+        )
+        for kind, share in (("short", bursts), ("long", documents))
+    ]
+    return Load("swing", tuple(phases * 2))
 
 
 def play(
     composition: str, follows: bool, load: Load, drawn: Sequence[Arrival]
-) -> tuple[float, list[float]]:
-    """Mean TTFT in seconds, of all requests and of each phase's."""
+) -> tuple[float, list[float], int]:
+    """Mean TTFT in seconds, of all requests and of each phase's; and the conversions."""
     settings = live_settings(composition, follows, CONDITIONS, WINDOW_S)
-    ttft_s = VirtualCluster("ours", settings, CONDITIONS, False).run(drawn).ttft_s
+    outcome = VirtualCluster("ours", settings, CONDITIONS, False).run(drawn)
     phase = np.array([load.phase_of(arrival.at_s) for arrival in drawn])
-    return float(ttft_s.mean()), [float(ttft_s[phase == n].mean()) for n in range(len(load.phases))]
+    each = [float(outcome.ttft_s[phase == n].mean()) for n in sorted(set(phase.tolist()))]
+    return float(outcome.ttft_s.mean()), each, len(outcome.conversions)
 
 
-def judgement_us(drawn: Sequence[Arrival]) -> float:
-    requests = [Arrived(arrival.at_s, arrival.input_tokens, 0) for arrival in drawn[:512]]
+def compare(shares: tuple[float, float]) -> Result:
+    load = load_of(*shares)
+    drawn = arrivals(generate(load.phases, SEED), 0, 0.0)
+    mixes = compositions(CONDITIONS.cp_degrees, CONDITIONS.ranks)
+    fixed = {mix: play(mix, False, load, drawn) for mix in mixes}
+    best = min(fixed, key=lambda mix: fixed[mix][0])
+    mean_s, phases_s, conversions = play("8CP1", True, load, drawn)
+    parts = [[a for a in drawn if load.phase_of(a.at_s) == n] for n in range(len(load.phases))]
+    alone_s = [min(play(mix, False, load, part)[0] for mix in mixes) for part in parts]
+    return Result(
+        requests=len(drawn),
+        fixed_s={mix: each[0] for mix, each in fixed.items()},
+        best=best,
+        following_s=mean_s,
+        conversions=conversions,
+        by_phase=tuple(a / b for a, b in zip(phases_s, fixed[best][1], strict=True)),
+        alone_s=float(np.average(alone_s, weights=[len(part) for part in parts])),
+    )
+
+
+def judgement_us() -> float:
+    drawn = arrivals(generate(load_of(HIGH, MIDDLE).phases, SEED), 0, 0.0)[:512]
+    requests = [Arrived(arrival.at_s, arrival.input_tokens, 0) for arrival in drawn]
     predicted, began = profile(CONDITIONS.profile).predicted, time.process_time()
     ttfts_s(requests, [4, 2, 1, 1], predicted, pausing=True, unplaced_wait_s=30.0)
     return (time.process_time() - began) / len(requests) * 1e6
 
 
-def main() -> None:
-    load = loads(CONDITIONS, WINDOW_S)[0]
-    drawn = arrivals(generate(load.phases, SEED), 0, 0.0)
-    mixes = compositions(CONDITIONS.cp_degrees, CONDITIONS.ranks)
-    fixed = {mix: play(mix, False, load, drawn) for mix in mixes}
-    best = min(fixed, key=lambda mix: fixed[mix][0])
-    best_s, best_phases_s = fixed[best]
-    mean_s, phases_s = play("8CP1", True, load, drawn)
-    parts = [[a for a in drawn if load.phase_of(a.at_s) == n] for n in range(len(load.phases))]
-    alone_s = [min(play(mix, False, load, part)[0] for mix in mixes) for part in parts]
-    ideal_s = float(np.average(alone_s, weights=[len(part) for part in parts]))
+def draw_map(processes: int) -> None:
+    shares = [(bursts, documents) for documents in DOCUMENTS for bursts in BURSTS]
+    results = {}
+    with Pool(processes) as pool:
+        for cell, result in zip(shares, pool.imap(compare, shares), strict=True):
+            results[cell] = result
+            print(_row(cell, result), flush=True)
+    picture = [
+        ("following / best fixed", lambda r: r.ratio),
+        ("each phase alone / best fixed", lambda r: r.alone),
+        ("worst phase, following / best fixed", lambda r: max(r.by_phase)),
+    ]
+    panels = [
+        HeatMap(
+            title,
+            "bursts",
+            "documents",
+            BURSTS,
+            DOCUMENTS,
+            [[value(results[b, d]) for b in BURSTS] for d in DOCUMENTS],
+        )
+        for title, value in picture
+    ]
+    heat_maps(MAP, panels)
     facts = {
-        "requests": len(drawn),
-        "fixed_mean_ttft_s": {mix: round(result[0], 3) for mix, result in fixed.items()},
-        "best_fixed": best,
-        "following_mean_ttft_s": round(mean_s, 3),
-        "by_phase": [round(a / b, 3) for a, b in zip(phases_s, best_phases_s, strict=True)],
-        "each_phase_alone": round(ideal_s / best_s, 3),
-        "judgement_us": round(judgement_us(drawn), 1),
-        "ratio": round(mean_s / best_s, 3),
+        "worst_phase": round(max(max(r.by_phase) for r in results.values()), 3),
+        "ratio": round(float(np.exp(np.mean([np.log(r.ratio) for r in results.values()]))), 3),
+    }
+    print(json.dumps(facts))
+
+
+def _row(cell: tuple[float, float], result: Result) -> str:
+    bursts, documents = cell
+    phases = " ".join(f"{ratio:.2f}" for ratio in result.by_phase)
+    return (
+        f"| {bursts} | {documents} | {result.best} | {result.fixed_s[result.best]:.3f} |"
+        f" {result.following_s:.3f} | {result.ratio:.2f} | {result.alone:.2f} | {phases} |"
+        f" {result.conversions} |"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument(
+        "--map", action="store_true", help="sixteen loads, as a table and a picture"
+    )
+    parser.add_argument("--processes", type=int, default=2, help="for --map (default: 2)")
+    arguments = parser.parse_args()
+    if arguments.map:
+        draw_map(arguments.processes)
+        return
+    result = compare((HIGH, MIDDLE))
+    facts = {
+        "requests": result.requests,
+        "fixed_mean_ttft_s": {mix: round(mean_s, 3) for mix, mean_s in result.fixed_s.items()},
+        "best_fixed": result.best,
+        "following_mean_ttft_s": round(result.following_s, 3),
+        "by_phase": [round(ratio, 3) for ratio in result.by_phase],
+        "each_phase_alone": round(result.alone, 3),
+        "judgement_us": round(judgement_us(), 1),
+        "ratio": round(result.ratio, 3),
     }
     print(json.dumps(facts))
 

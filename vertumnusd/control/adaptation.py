@@ -22,7 +22,7 @@ from vertumnusd.control.demand import Demand, Signal, Window
 from vertumnusd.control.fleet import Fleet, Worker, composition_name
 from vertumnusd.control.holding import Holding
 from vertumnusd.control.prefill_time import PrefillTime
-from vertumnusd.control.prospects import Prospects
+from vertumnusd.control.prospects import Comparison, Prospect, Prospects
 from vertumnusd.control.reconfig import Change, Operations
 from vertumnusd.control.scheduler import Scheduler
 from vertumnusd.control.settings import Settings
@@ -38,6 +38,17 @@ class Judgement(NamedTuple):
     changes: tuple[Change, ...] = ()
     means_s: Mapping[str, float] = MappingProxyType({})
     urgent: bool = False  # the dwell does not matter
+
+
+CHANGING = Judgement(Signal("stay", "the composition is changing", 0, False))
+
+
+class _Pending(NamedTuple):
+    """A judgement that is being made: of which window, and whether that is over."""
+
+    window: Window
+    at_end: bool
+    comparison: Comparison
 
 
 class Adaptation:
@@ -60,7 +71,8 @@ class Adaptation:
         self._candidates = Candidates(settings, fleet, scheduler)
         self._demand = Demand(settings.reconfiguration)
         by_times = settings.policy == "ours" and settings.reconfiguration.judge_by == "times"
-        self._prospects = Prospects(settings, prefill_time) if by_times else None
+        self._prospects = Prospects(settings, prefill_time, scheduler.paces) if by_times else None
+        self._pending: _Pending | None = None
         self._window = 0
         self._wanted: tuple[Change, ...] = ()
         self._began = 0.0
@@ -85,7 +97,14 @@ class Adaptation:
         begins_anew = self._ends is not None and concluded > self._began
         return concluded + self._settings.window_s if begins_anew else self._ends
 
+    @property
+    def judging(self) -> bool:
+        """A judgement is being made, and goes on with the next ``tick``."""
+        return self._pending is not None
+
     def next_deadline(self) -> float | None:
+        if self._pending is not None:
+            return 0.0  # at once
         ends = self.window_ends()
         if ends is None or self._prospects is None or self._operations.under_way:
             return ends
@@ -94,9 +113,11 @@ class Adaptation:
         return min(ends, began + LOOKS[look] * self._settings.window_s)
 
     def tick(self, now: float) -> list[ControlCommand]:
-        """Judge, if it is time."""
+        """Judge, if it is time, or go on with it; many requests take several ticks."""
         if self._ends is None:
             return []
+        if self._pending is not None:
+            return self._go_on(now, self._pending)
         self._begin_anew()
         deadline = self.next_deadline()
         if deadline is None or now < deadline:
@@ -109,6 +130,20 @@ class Adaptation:
             self._begin_window(now, max(now, self._ends + self._settings.window_s))
         else:
             self._look += 1
+        if isinstance(judgement, Comparison):
+            return self._go_on(now, _Pending(window, at_end, judgement))
+        return self._act(now, window, judgement, at_end)
+
+    def _go_on(self, now: float, pending: _Pending) -> list[ControlCommand]:
+        """Nothing is begun if the composition is not what was judged any more."""
+        window, at_end, comparison = pending
+        changing = self._operations.under_way or self._fleet.serving() != comparison.workers
+        prospect = None if changing else comparison.go_on()
+        if not changing and prospect is None:
+            self._pending = pending
+            return []
+        self._pending = None
+        judgement = CHANGING if prospect is None else _judgement(prospect)
         return self._act(now, window, judgement, at_end)
 
     def _begin_window(self, now: float, ends: float) -> None:
@@ -158,11 +193,11 @@ class Adaptation:
 
     # --- decision
 
-    def _judge(self, now: float, window: Window, at_end: bool) -> Judgement:
+    def _judge(self, now: float, window: Window, at_end: bool) -> Judgement | Comparison:
         serving = self._fleet.serving()
         if self._operations.under_way:
             self._demand.forget()
-            return Judgement(Signal("stay", "the composition is changing", 0, False))
+            return CHANGING
         if (room := self._make_room(now, serving)) is not None:
             return room
         if self._prospects is not None:
@@ -181,17 +216,12 @@ class Adaptation:
         signal = Signal("merge", "a request needs more room than any worker has", 0, True)
         return Judgement(signal, (change,) if change is not None else (), urgent=True)
 
-    def _foresee(self, now: float, prospects: Prospects, at_end: bool) -> Judgement:
+    def _foresee(self, now: float, prospects: Prospects, at_end: bool) -> Comparison:
         """What the requests would have waited for elsewhere decides."""
-        serving = self._fleet.serving()
         candidates = self._candidates.together(now)
         if not at_end:
             candidates = [c for c in candidates if c.kind == "split"]
-        prospect = prospects.judge(now, self._began, serving, candidates)
-        if prospect.best is None:
-            return Judgement(Signal("stay", prospect.reason, 0, False), (), prospect.means_s)
-        signal = Signal(prospect.best.kind, prospect.reason, 0, True)
-        return Judgement(signal, prospect.best.changes, prospect.means_s)
+        return prospects.compare(now, self._began, self._fleet.serving(), candidates)
 
     def _act(
         self, now: float, window: Window, judgement: Judgement, at_end: bool
@@ -218,7 +248,8 @@ class Adaptation:
             return "not proven yet"
         if self._holding.is_on(now):
             return "held"
-        goes_on = self._prospects is not None and signal.verdict == self._last_kind
+        foreseen = self._prospects is not None
+        goes_on = foreseen and (signal.verdict == "split" or self._last_kind == "merge")
         at_once = goes_on or judgement.urgent
         if not at_once and now < self._operations.concluded + self._settings.dwell_s:
             return "the last operation was a moment ago"
@@ -273,6 +304,13 @@ class Adaptation:
             composition=composition_name(serving),
             predicted_ttft_s=tuple(judgement.means_s.items()),
         )
+
+
+def _judgement(prospect: Prospect) -> Judgement:
+    best = prospect.best
+    if best is None:
+        return Judgement(Signal("stay", prospect.reason, 0, False), (), prospect.means_s)
+    return Judgement(Signal(best.kind, prospect.reason, 0, True), best.changes, prospect.means_s)
 
 
 def _kind(before: Sequence[Worker], after: Sequence[Worker]) -> str:

@@ -15,7 +15,7 @@ else of Ê adds up, as every token and every pair of each request is computed al
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -49,6 +49,11 @@ class PrefillTime:
         shared_s = k.c_s * uncached_tokens + k.alpha_s * work(uncached_tokens, cached_tokens)
         shared_s += k.gamma_s * work(uncached_tokens, 0)
         return k.d_s + k.a_s * uncached_tokens + k.b_s * cached_tokens + shared_s / degree
+
+    def at(self, paces: Mapping[int, float]) -> PrefillTime:
+        """Ê of these degrees if each takes its pace times as long."""
+        paced = {d: self.by_degree.get(d, self.shared).times(pace) for d, pace in paces.items()}
+        return PrefillTime(self.shared, paced)
 
     def overhead_s(self, degree: int) -> float:
         """d: what a prefill costs whatever its length."""

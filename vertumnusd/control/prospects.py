@@ -1,13 +1,17 @@
 """Which composition the last requests would have been served best by, and how sure that is.
 
 Policy "ours" judges compositions by what they are for: the mean time to first token. The requests
-that arrived are played to each composition that could be had (``what_if.py``), and the differences
-to the present one, request by request, say whether it is better by more than chance: their mean is
-to be some standard errors above zero. As waits of neighbours are alike, the errors are those of the
-means of whole stretches of requests. It must also be better by ``hysteresis``.
+that arrived are played to each composition that could be had (``what_if.py``), at the paces that
+were measured (``paces.py``), and the differences to the present one, request by request, say
+whether it is better by more than chance: their mean is to be some standard errors above zero. As
+waits of neighbours are alike, the errors are those of the means of whole stretches of requests. It
+must also be better by ``hysteresis``.
 
 A composition without a worker that has room for the longest request ever seen is out of question.
 The requests of the present window speak first; if they are too few, those of ``hold_windows``.
+
+To play hundreds of requests to a dozen compositions takes long for those who wait meanwhile, so a
+``Comparison`` goes on in pieces of at most ``PLAYED_AT_ONCE``.
 """
 
 from __future__ import annotations
@@ -21,12 +25,14 @@ from typing import NamedTuple
 
 from vertumnusd.control.candidates import Candidate
 from vertumnusd.control.fleet import Worker, composition_name
+from vertumnusd.control.paces import Paces
 from vertumnusd.control.prefill_time import PrefillTime
 from vertumnusd.control.settings import Settings
 from vertumnusd.control.what_if import Arrived, ttfts_s
 from vertumnusd.messages import Placed
 
-REQUESTS_MAX = 512  # the latest ones are enough, and bound the time that a judgement takes
+REQUESTS_MAX = 512  # the latest ones are enough
+PLAYED_AT_ONCE = REQUESTS_MAX  # a request once for each composition: 2 to 4 ms
 STRETCHES_MAX, STRETCH_MIN = 16, 4  # stretches of requests, and requests of one
 
 
@@ -41,65 +47,75 @@ class Prospect(NamedTuple):
     means_s: dict[str, float]
 
 
-class Prospects:
-    def __init__(self, settings: Settings, prefill_time: PrefillTime) -> None:
+class Comparison:
+    """Of the present composition with each that could be had, as of the moment when it is made."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        prefill_time: PrefillTime,
+        requests: Sequence[Arrived],
+        workers: Sequence[Worker],
+        candidates: Iterable[Candidate],
+    ) -> None:
+        self.workers = workers
         self._geometry = settings
         self._settings = settings.reconfiguration
         self._prefill_time = prefill_time
-        self._arrived: deque[Arrived] = deque(maxlen=REQUESTS_MAX)
-        self._least_degree = 1  # that every request up to now had room at
+        self._requests = requests
+        enough = len(requests) >= self._settings.min_requests
+        self._left = deque(candidates if enough else ())
+        self._present_s: list[float] = []
+        self._means_s: dict[str, float] = {}
+        self._best: Candidate | None = None
 
-    def arrive(self, now: float, placed: Placed) -> None:
-        blocks = self._geometry.blocks(placed.input_tokens)
-        least_degree = self._geometry.least_degree(blocks)
-        self.need(least_degree)
-        self._arrived.append(Arrived(now, placed.input_tokens, placed.cached_tokens, least_degree))
+    def go_on(self) -> Prospect | None:
+        """Play some more; None while there is more to play."""
+        played = 0
+        if not self._means_s:
+            played = len(self._requests)
+            self._present_s = self._play(self.workers)
+            self._means_s[composition_name(self.workers)] = fmean(self._present_s or [0.0])
+        while self._left and (not played or played + len(self._requests) <= PLAYED_AT_ONCE):
+            played += self._compare(self._left.popleft())
+        return None if self._left else self._prospect()
 
-    def need(self, least_degree: int) -> None:
-        """A request has room at workers of this degree only."""
-        self._least_degree = max(self._least_degree, least_degree)
+    def _compare(self, candidate: Candidate) -> int:
+        """With the best one so far. Returns how many requests were played."""
+        name = composition_name(candidate.workers)
+        if name in self._means_s:
+            return 0
+        played_s = self._play(candidate.workers)
+        self._means_s[name] = mean_s = fmean(played_s)
+        if mean_s < self._to_beat_s() and self._is_proven(played_s):
+            self._best = candidate
+        return len(played_s)
 
-    def judge(
-        self, now: float, began: float, workers: Sequence[Worker], candidates: Iterable[Candidate]
-    ) -> Prospect:
-        """``began``: when the window did."""
-        requests = self._evidence(now, began)
-        present_s = self._play(requests, workers)
-        means_s = {composition_name(workers): fmean(present_s) if requests else 0.0}
-        if len(requests) < self._settings.min_requests:
-            return Prospect(None, f"only {len(requests)} requests", means_s)
-        best, best_s = None, (1 - self._settings.hysteresis) * fmean(present_s)
-        for candidate in candidates:
-            name = composition_name(candidate.workers)
-            if name in means_s or max(candidate.workers).degree < self._least_degree:
-                continue
-            played_s = self._play(requests, candidate.workers)
-            means_s[name] = mean_s = fmean(played_s)
-            if mean_s < best_s and self._is_proven(present_s, played_s):
-                best, best_s = candidate, mean_s
-        if best is None:
-            return Prospect(None, "no composition is proven to be better", means_s)
-        return Prospect(best, f"{composition_name(best.workers)} serves sooner", means_s)
+    def _to_beat_s(self) -> float:
+        """Mean TTFT that another composition has to be below."""
+        if self._best is not None:
+            return self._means_s[composition_name(self._best.workers)]
+        return (1 - self._settings.hysteresis) * fmean(self._present_s)
 
-    def _evidence(self, now: float, began: float) -> list[Arrived]:
-        present = list(dropwhile(lambda request: request.at_s < began, self._arrived))
-        if len(present) >= self._settings.min_requests:
-            return present
-        since = now - self._settings.hold_windows * self._settings.window_s
-        return list(dropwhile(lambda request: request.at_s < since, self._arrived))
+    def _prospect(self) -> Prospect:
+        best, count = self._best, len(self._requests)
+        if best is not None:
+            return Prospect(best, f"{composition_name(best.workers)} serves sooner", self._means_s)
+        if count < self._settings.min_requests:
+            return Prospect(None, f"only {count} requests", self._means_s)
+        return Prospect(None, "no composition is proven to be better", self._means_s)
 
-    def _play(self, requests: Sequence[Arrived], workers: Iterable[Worker]) -> list[float]:
-        degrees = [worker.degree for worker in workers]
+    def _play(self, workers: Iterable[Worker]) -> list[float]:
         return ttfts_s(
-            requests,
-            degrees,
+            self._requests,
+            [worker.degree for worker in workers],
             self._prefill_time,
             pausing=self._geometry.does("pause"),
             unplaced_wait_s=self._geometry.unplaced_wait_s,
         )
 
-    def _is_proven(self, present_s: Sequence[float], played_s: Sequence[float]) -> bool:
-        gains_s = [a - b for a, b in zip(present_s, played_s, strict=True)]
+    def _is_proven(self, played_s: Sequence[float]) -> bool:
+        gains_s = [a - b for a, b in zip(self._present_s, played_s, strict=True)]
         length = max(STRETCH_MIN, -(-len(gains_s) // STRETCHES_MAX))
         ends = range(length, len(gains_s) + 1, length)
         stretches_s = [fmean(gains_s[end - length : end]) for end in ends]
@@ -107,3 +123,41 @@ class Prospects:
             return False
         error_s = stdev(stretches_s) / math.sqrt(len(stretches_s))
         return fmean(stretches_s) >= self._settings.confidence * error_s
+
+
+class Prospects:
+    """The requests that compositions are compared by."""
+
+    def __init__(self, settings: Settings, prefill_time: PrefillTime, paces: Paces) -> None:
+        self._settings = settings
+        self._prefill_time = prefill_time
+        self._paces = paces
+        self._arrived: deque[Arrived] = deque(maxlen=REQUESTS_MAX)
+        self._least_degree = 1  # that every request up to now had room at
+
+    def arrive(self, now: float, placed: Placed) -> None:
+        blocks = self._settings.blocks(placed.input_tokens)
+        least_degree = self._settings.least_degree(blocks)
+        self.need(least_degree)
+        self._arrived.append(Arrived(now, placed.input_tokens, placed.cached_tokens, least_degree))
+
+    def need(self, least_degree: int) -> None:
+        """A request has room at workers of this degree only."""
+        self._least_degree = max(self._least_degree, least_degree)
+
+    def compare(
+        self, now: float, began: float, workers: Sequence[Worker], candidates: Iterable[Candidate]
+    ) -> Comparison:
+        """``began``: when the window did."""
+        roomy = [c for c in candidates if max(c.workers).degree >= self._least_degree]
+        paced = self._prefill_time.at(self._paces.of(now, self._settings.cp_degrees))
+        return Comparison(self._settings, paced, self._evidence(now, began), workers, roomy)
+
+    def _evidence(self, now: float, began: float) -> list[Arrived]:
+        settings = self._settings.reconfiguration
+        present = list(dropwhile(lambda request: request.at_s < began, self._arrived))
+        if len(present) >= settings.min_requests:
+            return present
+        since = now - settings.hold_windows * settings.window_s
+        recent = list(dropwhile(lambda request: request.at_s < since, self._arrived))
+        return recent[-settings.min_requests :]

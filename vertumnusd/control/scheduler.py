@@ -20,6 +20,7 @@ from vertumnusd.control.fetching import Fetching
 from vertumnusd.control.fleet import Fleet, Worker
 from vertumnusd.control.ledger import Ledger, nanoseconds
 from vertumnusd.control.matching import Matching
+from vertumnusd.control.paces import Paces
 from vertumnusd.control.prefill_time import PrefillTime
 from vertumnusd.control.request import Request
 from vertumnusd.control.settings import Settings
@@ -53,6 +54,7 @@ class Scheduler:
         self.matching = Matching(settings, prefill_time, self.ledger.loads, self.ledger.promised)
         self.copies = Copies(settings.home_ranks, self.ledger)
         self.slo = SloAccount(settings.slo)
+        self.paces = Paces(settings.reconfiguration.window_s)
         self._settings = settings
         self._fleet = fleet
         self._fetching = Fetching(settings, fleet, self.ledger, self.matching, self.copies)
@@ -97,6 +99,9 @@ class Scheduler:
                 ttft_s = now - request.accepted_at
                 self.slo.record(request.input_tokens, event.cached_tokens, ttft_s)
                 self.ledger.count_prefill(request, event.cached_tokens)
+                assert request.worker is not None
+                degree = request.worker.degree
+                self.paces.observe(now, degree, event.prefill_s, event.expected_s)
             self.ledger.finish(now, request)
             self.ledger.move(request, Stage.PREFILLED)
 

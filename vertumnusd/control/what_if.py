@@ -8,8 +8,9 @@ limits. Of the workers of a degree the one with the least work is asked for its 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from heapq import heappop, heappush, heapreplace
+from heapq import heapreplace
 from typing import NamedTuple
 
 from vertumnusd.control.prefill_time import PrefillTime
@@ -25,29 +26,40 @@ class Arrived(NamedTuple):
 
 
 class _Worker:
-    """``queue`` are the requests that have not ended, the least left first: (seconds, which)."""
+    """Requests that have not ended, the least left first: how much, and which."""
 
-    __slots__ = ("now_s", "queue")
+    __slots__ = ("left_s", "now_s", "which")
 
     def __init__(self) -> None:
         self.now_s = 0.0  # up to then its course is known
-        self.queue: list[tuple[float, int]] = []
+        self.left_s: list[float] = []
+        self.which: list[int] = []
 
     def cost_s(self, service_s: float) -> float:
         """J: what goes before, what this one delays, and its own time."""
-        ahead_s = sum(left_s for left_s, _ in self.queue if left_s <= service_s)
-        behind = sum(left_s > service_s for left_s, _ in self.queue)
-        return self.now_s + ahead_s + (behind + 1) * service_s
+        ahead = bisect_right(self.left_s, service_s)
+        behind = len(self.left_s) - ahead
+        return self.now_s + sum(self.left_s[:ahead]) + (behind + 1) * service_s
+
+    def add(self, which: int, service_s: float) -> None:
+        """Behind those that have as much left, as they came before."""
+        at = bisect_right(self.left_s, service_s)
+        self.left_s.insert(at, service_s)
+        self.which.insert(at, which)
 
     def pass_time(self, until_s: float, pausing: bool, ended_s: list[float]) -> None:
         """Serve up to ``until_s``; without pausing, what has begun is served to its end."""
-        while self.queue and self.now_s < until_s:
-            left_s, which = heappop(self.queue)
+        ended = 0
+        for left_s, which in zip(self.left_s, self.which, strict=True):
+            if self.now_s >= until_s:
+                break
             end_s = self.now_s + left_s
             if pausing and end_s > until_s:
-                heappush(self.queue, (end_s - until_s, which))
+                self.left_s[ended] = end_s - until_s
                 break
             self.now_s = ended_s[which] = end_s
+            ended += 1
+        del self.left_s[:ended], self.which[:ended]
         self.now_s = max(self.now_s, until_s)
 
 
@@ -84,7 +96,7 @@ def ttfts_s(
             ended_s[which] = at_s + unplaced_wait_s
             continue
         idle_at_s, number, worker = pools[chosen][0]
-        heappush(worker.queue, (chosen_s, which))
+        worker.add(which, chosen_s)
         later_s = max(idle_at_s, worker.now_s) + chosen_s
         heapreplace(pools[chosen], (later_s, number, worker))
     for pool in pools.values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -92,6 +93,33 @@ def bars(path: Path, panels: Sequence[Bars], columns: int) -> None:
             )  # fmt: skip
         axis.set_xticks(range(len(panel.groups)), panel.groups)
         _dress(axis, Panel(panel.title, "", panel.y_label, (), panel.log_y))
+    _save(figure, axes, path, len(panels))
+
+
+class HeatMap(NamedTuple):
+    """A ratio for every pair of x and y; ``values`` has a row for each y."""
+
+    title: str
+    x_label: str
+    y_label: str
+    xs: Sequence[float]
+    ys: Sequence[float]
+    values: Sequence[Sequence[float]]
+
+
+def heat_maps(path: Path, panels: Sequence[HeatMap]) -> None:
+    """Side by side, each value written out; white is 1, and colours end at half and twice."""
+    figure, axes = _figure(len(panels), len(panels), 4.2)
+    for axis, panel in zip(axes, panels, strict=True):
+        colours = [[math.log2(value) for value in row] for row in panel.values]
+        axis.imshow(colours, cmap="RdBu_r", vmin=-1, vmax=1, origin="lower", aspect="auto")
+        for y, row in enumerate(panel.values):
+            for x, value in enumerate(row):
+                axis.text(x, y, f"{value:.2f}", ha="center", va="center", fontsize=10)
+        axis.set_xticks(range(len(panel.xs)), [f"{x:g}" for x in panel.xs])
+        axis.set_yticks(range(len(panel.ys)), [f"{y:g}" for y in panel.ys])
+        _dress(axis, Panel(panel.title, panel.x_label, panel.y_label, ()))
+        axis.grid(False)
     _save(figure, axes, path, len(panels))
 
 
