@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from scenario import PREFILL_TIME, boot, settings
 
+from vertumnusd.control import prospects
 from vertumnusd.control.controller import Controller
 from vertumnusd.control.prefill_time import Coefficients, PrefillTime
-from vertumnusd.messages import Converting, Decided, Done, Hold, Submit
+from vertumnusd.control.what_if import Arrived, ttfts_s
+from vertumnusd.messages import (
+    Adopted,
+    AdoptWorker,
+    ControlEvent,
+    Converting,
+    Decided,
+    Done,
+    Drained,
+    DrainWorker,
+    Hold,
+    Park,
+    Parked,
+    RankDown,
+    Submit,
+)
 
 # Ê is 10 ms a token at degree 1 and 5 ms at degree 2
 
@@ -42,6 +60,7 @@ class Load:
         self.begun: list[tuple[float, str, tuple[str, ...]]] = []
         self.decided: list[Decided] = []
         self._count = 0
+        self._commands: list[Any] = []
 
     def play(self, seconds: float, every_s: float, tokens: int) -> None:
         for _ in range(round(seconds / every_s)):
@@ -54,7 +73,26 @@ class Load:
             self._see(self.controller.step(self.now, Submit(name, 0, tokens, b"", 1)))
             self._see(self.controller.step(self.now, Done(name, 0)))
 
+    def conclude(self) -> None:
+        """What was begun is over: workers drained, ranks park and adopt, and all of them serve."""
+        while self._commands:
+            match self._commands.pop(0):
+                case DrainWorker() as drain:
+                    worker = drain.degree, drain.base
+                    self._happen(Drained(1, drain.operation, *worker))
+                case Park() as park:
+                    for rank in range(park.base, park.base + park.degree):
+                        self._happen(Parked(rank, 1, park.epoch))
+                case AdoptWorker() as adopt:
+                    for rank in range(adopt.base, adopt.base + adopt.degree):
+                        self._happen(Adopted(rank, 1, adopt.epoch, adopt.degree))
+        self.begun.clear()
+
+    def _happen(self, event: ControlEvent) -> None:
+        self._see(self.controller.step(self.now, event))
+
     def _see(self, commands: list[Any]) -> None:
+        self._commands += commands
         for command in commands:
             if isinstance(command, Converting):
                 self.begun.append((self.now, command.kind, command.before))
@@ -118,3 +156,96 @@ def test_too_few_requests_prove_nothing():
     load.play(34, 0.5, 50)
     assert load.begun == []
     assert load.decided[-1].reason == "only 63 requests"
+
+
+def test_a_split_does_not_wait_for_what_a_merge_would():
+    load = Load(booted("4CP1", PrefillTime(Coefficients(0.02, 0, 0, 0.01, 0)), dwell_s=1e6))
+    load.play(16, 0.5, 50)
+    assert load.begun[0][1] == "merge"
+    load.conclude()
+    load.play(4, 0.004, 1)
+    assert load.begun[0][1] == "split"
+
+
+def test_what_waits_now_speaks_for_more_workers():
+    """Few long requests a window ask for a merge, unless more wait already than can be served."""
+    for waiting, wanted in ((0, "merge"), (60, "stay")):
+        controller = booted("4CP1", PrefillTime(Coefficients(0.5, 0, 0, 0.01, 0)))
+        for n in range(waiting):
+            controller.step(0.0, Submit(f"w{n}", 0, 100, b"", 1))
+        load = Load(controller)
+        load.play(16.0, 0.5, 50)
+        assert load.decided[-1].signal == wanted
+
+
+# --- a judgement in pieces
+
+
+class Counted:
+    """How many requests were played since it was looked at."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.played = 0
+        monkeypatch.setattr(prospects, "ttfts_s", self._play)
+
+    def _play(self, requests: Sequence[Arrived], *rest: Any, **named: Any) -> list[float]:
+        self.played += len(requests)
+        return ttfts_s(requests, *rest, **named)
+
+    def take(self) -> int:
+        played, self.played = self.played, 0
+        return played
+
+
+def crowded() -> Controller:
+    """Forty ranks that many requests came to; the window is over at 16."""
+    chosen = settings(
+        **{"cp_degrees": (1, 2, 4), "ranks": 40, "composition": "5CP4/10CP2", "policy": "ours"},
+        **{"kv_blocks": 1000, "block_tokens": 1, "max_queue_tokens": 10**9},
+        reconfiguration={"automatic": True, "window_s": 16, "dwell_s": 10},
+    )
+    controller = Controller(chosen, PrefillTime(Coefficients(0.05, 0, 0, 0.005, 0)))
+    boot(controller, chosen)
+    for n in range(700):
+        controller.step(15.0 + n / 700, Submit(str(n), 0, 50, b"", 1))
+    return controller
+
+
+def judge(controller: Controller) -> list[list[Any]]:
+    """The commands of each tick until the judgement is made."""
+    ticks = [controller.tick(16.0)]
+    while controller.judging:
+        assert controller.next_deadline() == 0.0
+        ticks.append(controller.tick(16.0))
+    return ticks
+
+
+def test_a_judgement_is_made_in_pieces_that_nobody_waits_long_for(monkeypatch):
+    counted = Counted(monkeypatch)
+    controller = crowded()
+    counted.take()
+    controller.tick(16.0)
+    pieces = [counted.take()]
+    while controller.judging:
+        controller.tick(16.0)
+        pieces.append(counted.take())
+    assert len(pieces) > 5
+    assert max(pieces) <= prospects.PLAYED_AT_ONCE
+
+
+def test_in_pieces_or_not_a_judgement_is_the_same(monkeypatch):
+    (*_, in_pieces) = judge(crowded())
+    monkeypatch.setattr(prospects, "PLAYED_AT_ONCE", 10**9)
+    (at_once,) = judge(crowded())
+    assert in_pieces == at_once
+    assert any(isinstance(command, Converting) for command in at_once)
+
+
+def test_nothing_is_begun_if_the_composition_changes_while_it_is_judged():
+    controller = crowded()
+    controller.tick(16.0)
+    assert controller.judging
+    controller.step(16.0, RankDown(0, "prefill", "killed"))
+    (*_, last) = judge(controller)
+    (decision,) = [command for command in last if isinstance(command, Decided)]
+    assert (decision.verdict, decision.reason) == ("stay", "the composition is changing")

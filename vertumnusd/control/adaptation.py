@@ -221,7 +221,8 @@ class Adaptation:
         candidates = self._candidates.together(now)
         if not at_end:
             candidates = [c for c in candidates if c.kind == "split"]
-        return prospects.compare(now, self._began, self._fleet.serving(), candidates)
+        serving, waits = self._fleet.serving(), self._scheduler.waits
+        return prospects.compare(now, self._began, serving, candidates, waits)
 
     def _act(
         self, now: float, window: Window, judgement: Judgement, at_end: bool

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import dropwhile
 from statistics import fmean, stdev
 from typing import NamedTuple
@@ -31,7 +31,8 @@ from vertumnusd.control.settings import Settings
 from vertumnusd.control.what_if import Arrived, ttfts_s
 from vertumnusd.messages import Placed
 
-REQUESTS_MAX = 512  # the latest ones are enough
+REQUESTS_MAX = 512  # the latest ones are enough; of those that are to come …
+EXPECTED_MAX = 384  # … so many, so that there is room for those that wait
 PLAYED_AT_ONCE = REQUESTS_MAX  # a request once for each composition: 2 to 4 ms
 STRETCHES_MAX, STRETCH_MIN = 16, 4  # stretches of requests, and requests of one
 
@@ -54,7 +55,8 @@ class Comparison:
         self,
         settings: Settings,
         prefill_time: PrefillTime,
-        requests: Sequence[Arrived],
+        waiting: Sequence[Arrived],
+        expected: Sequence[Arrived],
         workers: Sequence[Worker],
         candidates: Iterable[Candidate],
     ) -> None:
@@ -62,8 +64,10 @@ class Comparison:
         self._geometry = settings
         self._settings = settings.reconfiguration
         self._prefill_time = prefill_time
-        self._requests = requests
-        enough = len(requests) >= self._settings.min_requests
+        first_s = expected[0].at_s if expected else 0.0
+        self._requests = [*(each._replace(at_s=first_s) for each in waiting), *expected]
+        self._expected = len(expected)
+        enough = len(expected) >= self._settings.min_requests
         self._left = deque(candidates if enough else ())
         self._present_s: list[float] = []
         self._means_s: dict[str, float] = {}
@@ -98,7 +102,7 @@ class Comparison:
         return (1 - self._settings.hysteresis) * fmean(self._present_s)
 
     def _prospect(self) -> Prospect:
-        best, count = self._best, len(self._requests)
+        best, count = self._best, self._expected
         if best is not None:
             return Prospect(best, f"{composition_name(best.workers)} serves sooner", self._means_s)
         if count < self._settings.min_requests:
@@ -132,32 +136,42 @@ class Prospects:
         self._settings = settings
         self._prefill_time = prefill_time
         self._paces = paces
-        self._arrived: deque[Arrived] = deque(maxlen=REQUESTS_MAX)
+        self._arrived: deque[tuple[str, Arrived]] = deque(maxlen=REQUESTS_MAX)
         self._least_degree = 1  # that every request up to now had room at
 
     def arrive(self, now: float, placed: Placed) -> None:
         blocks = self._settings.blocks(placed.input_tokens)
         least_degree = self._settings.least_degree(blocks)
         self.need(least_degree)
-        self._arrived.append(Arrived(now, placed.input_tokens, placed.cached_tokens, least_degree))
+        arrived = Arrived(now, placed.input_tokens, placed.cached_tokens, least_degree)
+        self._arrived.append((placed.request, arrived))
 
     def need(self, least_degree: int) -> None:
         """A request has room at workers of this degree only."""
         self._least_degree = max(self._least_degree, least_degree)
 
     def compare(
-        self, now: float, began: float, workers: Sequence[Worker], candidates: Iterable[Candidate]
+        self,
+        now: float,
+        began: float,
+        workers: Sequence[Worker],
+        candidates: Iterable[Candidate],
+        waits: Callable[[str], bool],
     ) -> Comparison:
-        """``began``: when the window did."""
+        """``began``: when the window did; ``waits``: whether a request does, by its name."""
         roomy = [c for c in candidates if max(c.workers).degree >= self._least_degree]
         paced = self._prefill_time.at(self._paces.of(now, self._settings.cp_degrees))
-        return Comparison(self._settings, paced, self._evidence(now, began), workers, roomy)
+        expected = self._expected(now, began)
+        waiting = [a for name, a in self._arrived if waits(name)][: REQUESTS_MAX - len(expected)]
+        return Comparison(self._settings, paced, waiting, expected, workers, roomy)
 
-    def _evidence(self, now: float, began: float) -> list[Arrived]:
+    def _expected(self, now: float, began: float) -> list[Arrived]:
+        """What is to come will be like this."""
         settings = self._settings.reconfiguration
-        present = list(dropwhile(lambda request: request.at_s < began, self._arrived))
+        arrived = [each for _, each in self._arrived]
+        present = list(dropwhile(lambda request: request.at_s < began, arrived))
         if len(present) >= settings.min_requests:
-            return present
+            return present[-EXPECTED_MAX:]
         since = now - settings.hold_windows * settings.window_s
-        recent = list(dropwhile(lambda request: request.at_s < since, self._arrived))
+        recent = list(dropwhile(lambda request: request.at_s < since, arrived))
         return recent[-settings.min_requests :]

@@ -189,6 +189,11 @@ class Scheduler:
         unplaced = self.ledger.unplaced.values()
         return max((self._settings.least_degree(r.blocks) for r in unplaced), default=0)
 
+    def waits(self, name: str) -> bool:
+        """Whether the request has not been given to a worker yet."""
+        request = self.ledger.requests.get(name)
+        return request is not None and request.stage.queued
+
     def waiting_tokens(self, worker: Worker) -> int:
         return sum(request.input_tokens for request in self.ledger.queues[worker].waiting)
 

@@ -25,7 +25,7 @@ def lower_bound(arrivals: Sequence[Arrival], conditions: Conditions) -> Outcome:
         cached = blocks * BLOCK_TOKENS
         uncached = arrival.input_tokens - cached
         service_s, degree = min(
-            (actual_s(degree, uncached, cached) * arrival.noise, degree)
+            (conditions.pace(degree) * actual_s(degree, uncached, cached) * arrival.noise, degree)
             for degree in conditions.degrees
         )
         outcome.ttft_s[n] = service_s + conditions.outside_s

@@ -25,6 +25,8 @@ class Conditions:
     switch_s: float = 0.2  # from the last rank parked to the last one that adopted
     # κ_C over the window, by degree (see capacity.py); none: what the controller assumes
     capacity_shares: tuple[tuple[int, float], ...] = ()
+    # how much longer prefills take than the profile says, by degree; nobody is told
+    paces: tuple[tuple[int, float], ...] = ()
 
     @property
     def degrees(self) -> tuple[int, ...]:
@@ -38,6 +40,9 @@ class Conditions:
     @property
     def block_bytes(self) -> int:
         return BLOCK_TOKENS * self.kv_bytes_per_token
+
+    def pace(self, degree: int) -> float:
+        return dict(self.paces).get(degree, 1.0)
 
     def usable_blocks(self, input_tokens: int) -> int:
         """Complete blocks that may come from cache: one token at least is always computed."""

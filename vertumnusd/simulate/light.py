@@ -99,7 +99,8 @@ class LightCluster:
         arrival, degree = self._arrivals[n], self.workers[worker].degree
         cached = self._pools[worker].leading(self._usable(arrival)) * BLOCK_TOKENS
         uncached = arrival.input_tokens - cached
-        service_s = self._profile.actual_s(degree, uncached, cached) * arrival.noise
+        alone_s = self._profile.actual_s(degree, uncached, cached)
+        service_s = self.conditions.pace(degree) * alone_s * arrival.noise
         outcome = self._outcome
         outcome.cached_tokens[n], outcome.degree[n] = cached, degree
         outcome.busy_gpu_s += service_s * degree

@@ -269,9 +269,10 @@ class VirtualCluster:
         run.cached_tokens = blocks * BLOCK_TOKENS
         uncached, cached = run.uncached_tokens, run.cached_tokens
         run.predicted_s = run.geometry.predict_s(uncached, cached)
-        alone_s = self._profile.actual_s(degree, uncached, cached)
+        pace = self._conditions.pace(degree)
+        alone_s = pace * self._profile.actual_s(degree, uncached, cached)
         run.actual_s = settle_s + arrival.noise * alone_s
-        overhead_s = self._profile.predicted.overhead_s(degree)
+        overhead_s = pace * self._profile.predicted.overhead_s(degree)
         run.overhead_s = arrival.noise * min(overhead_s, alone_s)
         self._outcome.cached_tokens[n], self._outcome.degree[n] = cached, degree
 
