@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from random import Random
 from typing import Any
 
-import pytest
 from scenario import PREFILL_TIME, boot, settings
 
-from vertumnusd.control import prospects
+from vertumnusd.control.candidates import Candidate
 from vertumnusd.control.controller import Controller
+from vertumnusd.control.fleet import parse_composition
 from vertumnusd.control.prefill_time import Coefficients, PrefillTime
-from vertumnusd.control.what_if import Arrived, ttfts_s
+from vertumnusd.control.prospects import PLAYED_AT_ONCE, REQUESTS_MAX, Comparison
+from vertumnusd.control.what_if import Arrived
 from vertumnusd.messages import (
     Adopted,
     AdoptWorker,
@@ -27,6 +28,7 @@ from vertumnusd.messages import (
     RankDown,
     Submit,
 )
+from vertumnusd.simulate.policies import compositions
 
 # Ê is 10 ms a token at degree 1 and 5 ms at degree 2
 
@@ -181,22 +183,6 @@ def test_what_waits_now_speaks_for_more_workers():
 # --- a judgement in pieces
 
 
-class Counted:
-    """How many requests were played since it was looked at."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.played = 0
-        monkeypatch.setattr(prospects, "ttfts_s", self._play)
-
-    def _play(self, requests: Sequence[Arrived], *rest: Any, **named: Any) -> list[float]:
-        self.played += len(requests)
-        return ttfts_s(requests, *rest, **named)
-
-    def take(self) -> int:
-        played, self.played = self.played, 0
-        return played
-
-
 def crowded() -> Controller:
     """Forty ranks that many requests came to; the window is over at 16."""
     chosen = settings(
@@ -211,41 +197,43 @@ def crowded() -> Controller:
     return controller
 
 
-def judge(controller: Controller) -> list[list[Any]]:
-    """The commands of each tick until the judgement is made."""
-    ticks = [controller.tick(16.0)]
-    while controller.judging:
-        assert controller.next_deadline() == 0.0
-        ticks.append(controller.tick(16.0))
-    return ticks
+def comparison() -> Comparison:
+    """As many requests as there may be, and every composition of eight ranks beside 8CP1."""
+    chosen = settings(cp_degrees=(1, 2, 4), ranks=8, composition="8CP1", policy="ours")
+    random = Random(1)
+    at_s = sorted(random.uniform(0, 300) for _ in range(REQUESTS_MAX))
+    requests = [Arrived(each_s, random.randint(1, 300), 0) for each_s in at_s]
+    candidates = [
+        Candidate("merge", (), parse_composition(name, (1, 2, 4), 8))
+        for name in compositions((1, 2, 4), 8)
+    ]
+    workers = list(chosen.workers())
+    return Comparison(chosen, PREFILL_TIME, [], requests, workers, candidates)
 
 
-def test_a_judgement_is_made_in_pieces_that_nobody_waits_long_for(monkeypatch):
-    counted = Counted(monkeypatch)
-    controller = crowded()
-    counted.take()
-    controller.tick(16.0)
-    pieces = [counted.take()]
-    while controller.judging:
-        controller.tick(16.0)
-        pieces.append(counted.take())
+def test_a_judgement_is_made_in_pieces_that_nobody_waits_long_for():
+    compared, pieces, played = comparison(), [], 0
+    prospect = None
+    while prospect is None:
+        prospect = compared.go_on()
+        pieces.append(compared.played - played)
+        played = compared.played
     assert len(pieces) > 5
-    assert max(pieces) <= prospects.PLAYED_AT_ONCE
+    assert max(pieces) <= PLAYED_AT_ONCE
 
 
-def test_in_pieces_or_not_a_judgement_is_the_same(monkeypatch):
-    (*_, in_pieces) = judge(crowded())
-    monkeypatch.setattr(prospects, "PLAYED_AT_ONCE", 10**9)
-    (at_once,) = judge(crowded())
-    assert in_pieces == at_once
-    assert any(isinstance(command, Converting) for command in at_once)
+def test_in_pieces_or_not_a_judgement_is_the_same():
+    compared, in_pieces = comparison(), None
+    while in_pieces is None:
+        in_pieces = compared.go_on()
+    assert in_pieces == comparison().go_on(10**9)
+    assert in_pieces.best is not None
 
 
 def test_nothing_is_begun_if_the_composition_changes_while_it_is_judged():
     controller = crowded()
-    controller.tick(16.0)
-    assert controller.judging
+    assert not controller.tick(16.0)
+    assert controller.next_deadline() == 0.0  # it goes on at once
     controller.step(16.0, RankDown(0, "prefill", "killed"))
-    (*_, last) = judge(controller)
-    (decision,) = [command for command in last if isinstance(command, Decided)]
+    (decision,) = [each for each in controller.tick(16.0) if isinstance(each, Decided)]
     assert (decision.verdict, decision.reason) == ("stay", "the composition is changing")

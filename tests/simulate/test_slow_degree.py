@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from vertumnusd.control.paces import Paces
 from vertumnusd.live.experiment import live_settings
@@ -12,6 +13,8 @@ from vertumnusd.simulate.conditions import Conditions
 from vertumnusd.simulate.generate import Phase, generate
 from vertumnusd.simulate.traces import arrivals
 from vertumnusd.simulate.virtual import VirtualCluster
+
+pytestmark = pytest.mark.patches
 
 CONDITIONS = Conditions(
     ranks=8, cp_degrees=(1, 2, 4), noise_sigma=0.0, outside_s=0.0, paces=((4, 1.6),)

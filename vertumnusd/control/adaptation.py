@@ -97,11 +97,6 @@ class Adaptation:
         begins_anew = self._ends is not None and concluded > self._began
         return concluded + self._settings.window_s if begins_anew else self._ends
 
-    @property
-    def judging(self) -> bool:
-        """A judgement is being made, and goes on with the next ``tick``."""
-        return self._pending is not None
-
     def next_deadline(self) -> float | None:
         if self._pending is not None:
             return 0.0  # at once

@@ -126,11 +126,6 @@ class Controller:
                 soonest = deadline
         return soonest
 
-    @property
-    def judging(self) -> bool:
-        """A judgement is being made in pieces: the next ``tick`` may come as soon as it can."""
-        return self._adaptation.judging
-
     def idle(self) -> bool:
         """Whether everything is back to its base line: nothing queued, reserved or pinned by us."""
         return not self._operations.under_way and self._scheduler.at_rest()

@@ -72,15 +72,16 @@ class Comparison:
         self._present_s: list[float] = []
         self._means_s: dict[str, float] = {}
         self._best: Candidate | None = None
+        self.played = 0  # requests, once for each composition
 
-    def go_on(self) -> Prospect | None:
-        """Play some more; None while there is more to play."""
+    def go_on(self, at_once: int = PLAYED_AT_ONCE) -> Prospect | None:
+        """Play some more, ``at_once`` if there are several to play; None while there is more."""
         played = 0
         if not self._means_s:
             played = len(self._requests)
             self._present_s = self._play(self.workers)
             self._means_s[composition_name(self.workers)] = fmean(self._present_s or [0.0])
-        while self._left and (not played or played + len(self._requests) <= PLAYED_AT_ONCE):
+        while self._left and (not played or played + len(self._requests) <= at_once):
             played += self._compare(self._left.popleft())
         return None if self._left else self._prospect()
 
@@ -110,6 +111,7 @@ class Comparison:
         return Prospect(None, "no composition is proven to be better", self._means_s)
 
     def _play(self, workers: Iterable[Worker]) -> list[float]:
+        self.played += len(self._requests)
         return ttfts_s(
             self._requests,
             [worker.degree for worker in workers],
