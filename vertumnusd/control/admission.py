@@ -34,20 +34,20 @@ def decode_blocks(settings: Settings, submit: Submit) -> int:
 
 def refuse_oversized(settings: Settings, submit: Submit) -> Reject | None:
     """The final refusal of a request that can never fit."""
-    needs = (
-        (settings.blocks(submit.input_tokens), settings.span_blocks, "input", "the largest worker"),
-        (
-            decode_blocks(settings, submit),
-            settings.decode_kv_blocks,
-            "input and answer",
-            "a decode rank",
-        ),
-    )
-    for needed, capacity, what, where in needs:
-        if needed > capacity:
-            reason = f"{what} would take {needed} KV blocks; {where} has {capacity}"
-            return Reject(submit.request, submit.attempt, "context_length_exceeded", reason)
+    needed, capacity = settings.blocks(submit.input_tokens), settings.span_blocks
+    if needed > capacity:
+        what = f"input would take {needed} KV blocks"
+        return _oversized(submit, what, "the largest worker", capacity)
+    needed, capacity = decode_blocks(settings, submit), settings.decode_kv_blocks
+    if needed > capacity:
+        what = f"input and answer would take {needed} KV blocks"
+        return _oversized(submit, what, "a decode rank", capacity)
     return None
+
+
+def _oversized(submit: Submit, what: str, where: str, capacity: int) -> Reject:
+    reason = f"{what}; {where} has {capacity}"
+    return Reject(submit.request, submit.attempt, "context_length_exceeded", reason)
 
 
 def refuse_overload(

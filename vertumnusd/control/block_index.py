@@ -25,7 +25,7 @@ NOT_FOUND = -2  # -1 is the parent of first blocks
 SMALLEST = 1 << 16  # slots of a table
 WAITING = SMALLEST >> 3  # nodes to be inserted together, at the most
 CHUNK = 1 << 14  # slots to be copied to the next table with every insertion, at the least
-SINGLY = 48  # so few nodes are inserted faster one by one
+SINGLY = 128  # so few nodes are inserted faster one by one
 
 Nodes = npt.NDArray[np.int32]
 

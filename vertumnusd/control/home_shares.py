@@ -108,7 +108,7 @@ class HomeShares:
         Shares that all are there and do not fit together come back as they are.
         """
         shares = self._waiting.get(home, {})
-        first = next((s for s in shares.values() if has(home, s.first_parent)), None)
+        first = self._first(home, shares, has)
         if first is None:
             return None
         in_turn = self._in_turn(first, shares)
@@ -123,6 +123,17 @@ class HomeShares:
             for share in in_turn:
                 self._shorten(share)
         return Chain(sum(1 << share.rank for share in in_turn), first.first_parent, blocks)
+
+    def _first(
+        self, home: int, shares: dict[int, Share], has: Callable[[int, bytes], bool]
+    ) -> Share | None:
+        """The share whose first block is behind one that the home has."""
+        waiting = {share.first_block for share in shares.values()}  # which is not there yet
+        for share in shares.values():
+            parent = share.first_parent
+            if parent not in waiting and has(home, parent):
+                return share
+        return None
 
     def _shorten(self, share: Share) -> None:
         """Its first block waits no more."""

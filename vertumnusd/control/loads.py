@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from vertumnusd.control.fleet import Worker
 from vertumnusd.control.placement import Kind
 
+Place = tuple[int, Worker, int]  # in line: the load, whose it is, a bit at the first rank
+
 
 class Loads:
     """Keeps serving workers in order of their loads (``WorkerQueue.load_ns``)."""
@@ -20,13 +22,13 @@ class Loads:
     def __init__(self, home_ranks: int) -> None:
         self._home_ranks = home_ranks
         self._load_ns: dict[Worker, int] = {}
-        self._ordered: dict[int, list[tuple[int, Worker]]] = {}  # by degree
+        self._ordered: dict[int, list[Place]] = {}  # by degree
         self._bases: dict[int, int] = {}  # by degree: a bit for the first rank of each worker
 
     def open(self, worker: Worker, load_ns: int) -> None:
         """The worker serves."""
         self._load_ns[worker] = load_ns
-        insort(self._ordered.setdefault(worker.degree, []), (load_ns, worker))
+        insort(self._ordered.setdefault(worker.degree, []), _place(load_ns, worker))
         self._bases[worker.degree] = self._bases.get(worker.degree, 0) | 1 << worker.base
 
     def close(self, worker: Worker) -> None:
@@ -39,14 +41,14 @@ class Loads:
 
     def change(self, worker: Worker, load_ns: int) -> None:
         """The worker's load is another one; of no interest if it does not serve."""
-        if worker in self._load_ns:
+        if self._load_ns.get(worker, load_ns) != load_ns:
             self._take(worker)
             self._load_ns[worker] = load_ns
-            insort(self._ordered[worker.degree], (load_ns, worker))
+            insort(self._ordered[worker.degree], _place(load_ns, worker))
 
     def first(self) -> Worker | None:
         """A worker with the least load of all; None if none serves."""
-        first: tuple[int, Worker] | None = None
+        first: Place | None = None
         for ordered in self._ordered.values():
             if first is None or ordered[0] < first:
                 first = ordered[0]
@@ -106,12 +108,14 @@ class Loads:
 
     def _take(self, worker: Worker) -> None:
         ordered = self._ordered[worker.degree]
-        del ordered[bisect_left(ordered, (self._load_ns[worker], worker))]
+        del ordered[bisect_left(ordered, _place(self._load_ns[worker], worker))]
 
 
-def _among(
-    ordered: list[tuple[int, Worker]], workers: int, now_ns: int
-) -> Iterator[tuple[float, Worker]]:
-    for load_ns, worker in ordered:
-        if workers >> worker.base & 1:
+def _place(load_ns: int, worker: Worker) -> Place:
+    return load_ns, worker, 1 << worker.base
+
+
+def _among(ordered: list[Place], workers: int, now_ns: int) -> Iterator[tuple[float, Worker]]:
+    for load_ns, worker, bit in ordered:
+        if workers & bit:
             yield max(0, load_ns - now_ns) / 1e9, worker

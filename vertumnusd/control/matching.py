@@ -11,7 +11,7 @@ pending.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from vertumnusd.control.fleet import Worker
 from vertumnusd.control.homes import Span
@@ -132,7 +132,7 @@ class Matching:
             self._last = (request, self.trie.revision, cached)
         return cached
 
-    def _usable_marks(self, request: Request) -> Sequence[bytes]:
+    def _usable_marks(self, request: Request) -> list[bytes]:
         return request.marks[: (request.input_tokens - 1) // self._stride_tokens]
 
     def _usable_chain(self, request: Request) -> bytes:

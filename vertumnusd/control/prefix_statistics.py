@@ -13,7 +13,7 @@ that were touched are kept (``decaying.py``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from vertumnusd.control.decaying import Decaying
 from vertumnusd.control.prefill_time import PrefillTime
@@ -36,13 +36,13 @@ class PrefixStatistics:
         self._stride_tokens = self.stride * settings.block_tokens
         self._prefill_time = prefill_time
 
-    def reuse(self, path: Sequence[bytes], degree: int) -> None:
+    def reuse(self, path: list[bytes], degree: int) -> None:
         """A request reuses these marks, at a worker of this degree."""
         add = self.access[degree].add
         for node in path:
             add(node, 1.0)
 
-    def miss(self, path: Sequence[bytes], there: int, degree: int, input_tokens: int) -> None:
+    def miss(self, path: list[bytes], there: int, degree: int, input_tokens: int) -> None:
         """A request of ``input_tokens`` would rather have these marks at ``degree``.
 
         The first ``there`` of them have a replica at that degree.

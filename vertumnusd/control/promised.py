@@ -11,8 +11,6 @@ one stretch, never long.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from vertumnusd.control.fleet import Worker
 from vertumnusd.messages import HASH_BYTES
 
@@ -31,7 +29,7 @@ class Promised:
         """A bit for the first rank of each that promises it."""
         return self._workers.get(mark, 0)
 
-    def add(self, worker: Worker, path: Sequence[bytes]) -> None:
+    def add(self, worker: Worker, path: list[bytes]) -> None:
         """``path``: the marks of a chain."""
         base, workers, known = worker.base, self._workers, 0
         again = self._again.setdefault(base, {})
@@ -46,7 +44,7 @@ class Promised:
             known += 1
         workers.update(dict.fromkeys(path[known:], 1 << base))
 
-    def remove(self, worker: Worker, path: Sequence[bytes]) -> None:
+    def remove(self, worker: Worker, path: list[bytes]) -> None:
         base, workers = worker.base, self._workers
         again = self._again[base]
         for number, mark in enumerate(path):
@@ -62,7 +60,7 @@ class Promised:
             else:
                 workers[mark] ^= 1 << base
 
-    def prefixes(self, path: Sequence[bytes]) -> list[tuple[int, int]]:
+    def prefixes(self, path: list[bytes]) -> list[tuple[int, int]]:
         """Workers (a bit for the first rank of each) and the marks that they will have of it.
 
         Fewest first; workers that promise none are left out.

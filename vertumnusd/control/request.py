@@ -16,24 +16,14 @@ Done, a loss or a cancel ends it from any stage. What it holds, and the stages i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-
 from vertumnusd.control.fleet import Worker
 from vertumnusd.control.stage import Stage
 from vertumnusd.messages import Submit
 
 
-@dataclass(slots=True, eq=False)
 class Request:
     """``arrival`` numbers requests as they are accepted."""
 
-    submit: Submit
-    arrival: int
-    accepted_at: float
-    blocks: int  # of its input
-    decode_blocks: int  # of its input and answer; 0 if it decodes nothing
-    marks: Sequence[bytes] = ()  # of its chain (``promised.py``)
     stage: Stage = Stage.UNPLACED
     worker: Worker | None = None
     predicted_ns: int = 0
@@ -48,11 +38,26 @@ class Request:
     cancelled: bool = False
     fetch: int | None = None  # the copy that it waits for, while it is FETCHING
     promised: bool = False  # its blocks count as about to be produced by its worker
-    name: str = field(init=False)
-    input_tokens: int = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.name, self.input_tokens = self.submit.request, self.submit.input_tokens
+    def __init__(
+        self,
+        submit: Submit,
+        arrival: int,
+        accepted_at: float,
+        blocks: int,
+        decode_blocks: int,
+        marks: list[bytes] | None = None,
+    ) -> None:
+        """``blocks``: of its input; ``decode_blocks``: of its input and answer, 0 if it decodes
+        nothing; ``marks``: of its chain (``promised.py``)."""
+        self.submit = submit
+        self.arrival = arrival
+        self.accepted_at = accepted_at
+        self.blocks = blocks
+        self.decode_blocks = decode_blocks
+        self.marks: list[bytes] = marks or []
+        self.name = submit.request
+        self.input_tokens = submit.input_tokens
 
     @property
     def order(self) -> tuple[float, int]:
