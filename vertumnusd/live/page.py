@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 from statistics import median
+from textwrap import fill
 from typing import NamedTuple
 
 from vertumnusd.live.cluster import Conversion
@@ -35,7 +37,7 @@ def write(
 ) -> Path:
     """The page and its plot; where the page is. Raises PlotsMissing."""
     _plot(folder / "plots" / PLOT, runs)
-    sections = [_head(setting, runs, elapsed_s), _overall(runs), *map(not_played, left_out)]
+    sections = [_head(setting, elapsed_s), _overall(runs), *map(not_played, left_out)]
     for _, group in _by_load(runs):
         sections += _load(group)
     sections.append(_conversions(runs))
@@ -44,19 +46,19 @@ def write(
     return path
 
 
-def _head(setting: Setting, runs: Sequence[Run], elapsed_s: float) -> str:
+def _head(setting: Setting, elapsed_s: float) -> str:
     conditions, pace, window_s = setting
     degrees = ", ".join(map(str, conditions.cp_degrees))
-    return f"""# Live against simulated
-
-Written by `vertumnusd reproduce --live` in {elapsed_s / 60:.0f} minutes. Live is a real daemon
-with its doors, controller, leads and {conditions.ranks} rank processes; the ranks compute nothing
-and take the time that profile {conditions.profile} says, times {pace:g}. The simulator gets the
-same trace, profile, settings and policy. Degrees {degrees}; windows of {window_s:g} s, of which a
-phase has five.
-Seconds are the profile's; TTFTs are means.
-
-![mean TTFT in the course of each load](plots/{PLOT})"""
+    text = _paragraph(
+        f"Written by `vertumnusd reproduce --live` in {elapsed_s / 60:.0f} minutes on"
+        f" {os.cpu_count()} cores. Live is a real daemon with its doors, controller, leads and"
+        f" {conditions.ranks} rank processes; the ranks compute nothing and take the time that"
+        f" profile {conditions.profile} says, times {pace:g}. The simulator gets the same trace,"
+        f" profile, settings and policy. Degrees {degrees}; windows of {window_s:g} s, five in each"
+        " phase of a load. Seconds are the profile's; TTFTs are means."
+    )
+    plot = f"![mean TTFT in the course of each load](plots/{PLOT})"
+    return f"# Live against simulated\n\n{text}\n\n{plot}"
 
 
 def _overall(runs: Sequence[Run]) -> str:
@@ -64,11 +66,16 @@ def _overall(runs: Sequence[Run]) -> str:
     apart = math.expm1(abs(math.log(worst.ratio)))
     share = max(run.daemon_share for run in runs)
     late_s = max(run.latest_send_s for run in runs)
-    gains = [_gain(list(group)) for _, group in _by_load(runs)]
-    gained = " ".join(gain for gain in gains if gain)
-    return f"""Live and simulated mean TTFT are {apart:.1%} apart at most ({worst.load.name} on
-{worst.name}; promised: {PROMISED:.0%}). The daemon took up to {share:.0%} of a core; the latest
-request was sent {late_s * 1e3:.0f} ms late. {gained}"""
+    gains = [_gain(group) for _, group in _by_load(runs)]
+    return _paragraph(
+        f"Live and simulated mean TTFT are {apart:.1%} apart at most ({worst.load.name} on"
+        f" {worst.name}; promised: {PROMISED:.0%}). The daemon took up to {share:.0%} of a core;"
+        f" the latest request was sent {late_s * 1e3:.0f} ms late. {' '.join(filter(None, gains))}"
+    )
+
+
+def _paragraph(text: str) -> str:
+    return fill(text, 110, break_long_words=False, break_on_hyphens=False)
 
 
 def _gain(runs: Sequence[Run]) -> str:
@@ -97,7 +104,8 @@ def not_played(run: NotPlayed) -> str:
 
 
 def _load(group: Sequence[Run]) -> list[str]:
-    load = group[0].load
+    load, failures = group[0].load, sum(run.failed for run in group)
+    failed = f" on each composition, {failures} failed" if failures else ""
     kinds = [f"{phase.kind}, {phase.rate:.1f}/s" for phase in load.phases]
     rows = [
         [run.name, f"{run.live_s:.3f}", f"{run.simulated_s:.3f}", f"{run.ratio:.3f}"]
@@ -106,7 +114,7 @@ def _load(group: Sequence[Run]) -> list[str]:
     ]
     return [
         f"## {load.name.capitalize()}",
-        f"{group[0].requests:,} requests. By phase: live / simulated.",
+        f"{group[0].requests:,} requests{failed}. By phase: live / simulated.",
         table(("composition", "live", "simulated", "ratio", *kinds), rows),
     ]
 
