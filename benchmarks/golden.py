@@ -28,11 +28,12 @@ from vertumnusd.messages import HASH_BYTES
 from vertumnusd.node.hashing import chain
 
 CLUSTER = {"ranks": 4, "cp_degrees": [1, 2, 4], "composition": "2CP2"}
-REPLICATION = {
+REPLICATION = {  # only the longest prompts count, and there are few: a little is much
     "scan_s": 1.0,
+    "decay": 0.95,
     "inter_missed_s": 0.1,
-    "intra_accesses": 1.0,
-    "reclaim_accesses": 0.5,
+    "intra_accesses": 0.2,
+    "reclaim_accesses": 0.1,
     "reclaim_above": 0.2,
 }
 PAIRS = (("CP1[0]", "CP1[1]"), ("CP1[2]", "CP1[3]"), ("CP2[0-1]", "CP2[2-3]"))
