@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from vertumnusd.__main__ import main
 from vertumnusd.live import page
 from vertumnusd.live.cluster import Conversion
 from vertumnusd.live.run import Load, NotPlayed, Run, means, most_at_once
@@ -75,3 +76,18 @@ def test_means_by_part_and_requests_that_wait_at_once() -> None:
     at_s, ttft_s = np.array([0.0, 1.0, 2.0, 9.0]), np.array([3.0, 3.0, 1.5, 1.0])
     assert means(np.array([0, 0, 0, 2]), 3, ttft_s, 2 * ttft_s)[::2] == ((2.5, 5.0), (1.0, 2.0))
     assert most_at_once(at_s, ttft_s) == 3
+
+
+@pytest.mark.parametrize(
+    ("flags", "word"),
+    [
+        (["--ranks", "6"], "--ranks 6: a multiple of 4"),
+        (["--out", "/proc/nowhere"], "--out /proc/nowhere: No such file"),
+    ],
+)
+def test_what_cannot_be_run_or_written_is_refused_before_anything_runs(
+    flags: list[str], word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    assert main(["reproduce", "--live", *flags]) == 2
+    assert word in capsys.readouterr().err

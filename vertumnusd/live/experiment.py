@@ -43,6 +43,7 @@ from vertumnusd.simulate.traces import Arrival, arrivals
 from vertumnusd.simulate.virtual import VirtualCluster
 
 SEED = GENERATOR_SEED + 7
+DEGREES = (1, 2, 4)
 PHASE_WINDOWS = 5  # a phase of a load is so many windows long
 SWING = (
     (1.0, HIGH, "short"),
@@ -57,12 +58,9 @@ QUEUE_TOKENS, QUEUE_S = 10**12, 1e6  # nothing is refused: a comparison needs ev
 def reproduce_live(arguments: argparse.Namespace) -> int:
     """Play everything, print it and write the page. Returns the exit status.
 
-    Raises ConfigError where no plot can be drawn.
+    Raises ConfigError for what cannot be run or written, before anything is.
     """
-    try:
-        plots.require()
-    except plots.PlotsMissing as error:
-        raise ConfigError(str(error)) from error
+    _check(arguments)
     started = time.monotonic()
     runs, left_out = _play_all(arguments)
     if arguments.json is not None:
@@ -75,10 +73,25 @@ def reproduce_live(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _check(arguments: argparse.Namespace) -> None:
+    largest = max(DEGREES)
+    if arguments.ranks % largest:
+        raise ConfigError(
+            f"--ranks {arguments.ranks}: a multiple of {largest}, the largest degree, is expected"
+        )
+    try:
+        plots.require()
+        arguments.out.mkdir(parents=True, exist_ok=True)
+    except plots.PlotsMissing as error:
+        raise ConfigError(str(error)) from error
+    except OSError as error:
+        raise ConfigError(f"--out {arguments.out}: {error.strerror}") from error
+
+
 def _conditions(arguments: argparse.Namespace) -> Conditions:
     return Conditions(
         ranks=arguments.ranks,
-        cp_degrees=(1, 2, 4),
+        cp_degrees=DEGREES,
         noise_sigma=0.0,
         outside_s=0.0,
         switch_s=0.002,
