@@ -85,11 +85,10 @@ def test_a_cancelled_copy_is_never_installed():
     told, names, later = [], BlockNames(), []
     homes = {base: VirtualHome([VirtualRank(base, 8)]) for base in range(2)}
     chain = names.chain((1, 2))
-    homes[0].use(chain, names.edges)
+    homes[0].use(chain)
     transfers = Transfers(
         homes,
         lambda base, ranks: homes[base],
-        names.edges,
         CONDITIONS,
         lambda _, happen: later.append(happen),
         told.append,
@@ -119,7 +118,6 @@ class Wire:
         self.transfers = Transfers(
             self.homes,
             lambda base, ranks: self.homes[base],
-            self.names.edges,
             CONDITIONS,
             lambda delay_s, happen: self.due.append((delay_s, happen)),
             self.heard.append,
@@ -141,7 +139,7 @@ class Wire:
 def test_a_copy_takes_its_bytes_over_the_link_and_reports_before_it_is_confirmed():
     wire = Wire()
     chain = wire.chain(1, 2)
-    wire.homes[0].use(chain, wire.names.edges)
+    wire.homes[0].use(chain)
     assert wire.replicate(chain) == pytest.approx(
         2 * CONDITIONS.block_bytes / CONDITIONS.link_bytes_s
     )
@@ -156,7 +154,7 @@ def test_a_copy_takes_its_bytes_over_the_link_and_reports_before_it_is_confirmed
 def test_a_second_copy_waits_for_the_link():
     wire = Wire()
     chain = wire.chain(1)
-    wire.homes[0].use(chain, wire.names.edges)
+    wire.homes[0].use(chain)
     first_s = wire.replicate(chain)
     assert wire.replicate(chain) == pytest.approx(2 * first_s)
 
@@ -166,7 +164,7 @@ def test_nothing_is_installed_if_a_block_is_gone(first_block):
     wire = Wire()
     chain = wire.chain(1, 2)
     # the source lost the second block; or the destination has not the first, which it should
-    wire.homes[0].use(chain[: 1 + first_block], wire.names.edges)
+    wire.homes[0].use(chain[: 1 + first_block])
     wire.replicate(chain, first_block)
     (failed,) = wire.heard
     assert isinstance(failed, TransferFailed)
@@ -176,7 +174,7 @@ def test_nothing_is_installed_if_a_block_is_gone(first_block):
 def test_a_reclaim_deletes_what_is_not_pinned():
     wire = Wire()
     chain = wire.chain(1, 2, 3)
-    wire.homes[0].use(chain, wire.names.edges)
+    wire.homes[0].use(chain)
     wire.homes[0].pinned = {7: chain[:2], 8: chain[:1]}
     wire.transfers.reclaim(Reclaim(1, 0, b"".join(reversed(chain)), (1,)))
     wire.due.pop()[1]()

@@ -91,6 +91,8 @@ class Controller:
             *(self._holding, self._operations, self._scheduler),
             *(self._adaptation, self._replication),
         )
+        prefill, everyone = settings.ranks, settings.ranks + settings.decode_ranks
+        self._ranks_of = {"prefill": range(prefill), "decode": range(prefill, everyone)}
         self._incarnations: dict[int, int] = {}  # of the ranks that are up, of both kinds
 
     def step(self, now: float, event: ControlEvent) -> list[ControlCommand]:
@@ -263,7 +265,5 @@ class Controller:
         return [AskBlocks(self._fleet.term, event.rank)] if missing > 0 else []
 
     def _check_rank(self, rank: int, kind: str) -> None:
-        prefill, decode = self._settings.ranks, self._settings.decode_ranks
-        ranks = {"prefill": range(prefill), "decode": range(prefill, prefill + decode)}
-        if rank not in ranks.get(kind, ()):
+        if rank not in self._ranks_of.get(kind, ()):
             raise IllegalEvent(f"there is no {kind} rank {rank}")

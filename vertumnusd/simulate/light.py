@@ -123,7 +123,8 @@ class LightCluster:
     def _store(self, worker: int, blocks: Sequence[int]) -> None:
         stored, evicted = self._pools[worker].use(blocks)
         bit, holders = 1 << worker, self.holders
-        for block in stored:
+        for n in stored:
+            block = blocks[n]
             holders[block] = holders.get(block, 0) | bit
         for block in evicted:
             left = holders[block] & ~bit

@@ -43,18 +43,19 @@ class Pool(Generic[B]):
                 return n
         return len(chain)
 
-    def use(self, chain: Sequence[B]) -> tuple[list[B], list[B]]:
-        """Mark the chain as used now, storing what is missing. Returns stored and evicted blocks.
+    def use(self, chain: Sequence[B]) -> tuple[list[int], list[B]]:
+        """Mark the chain as used now, storing what is missing.
 
-        Stored ones parents first. A chain longer than the pool loses its deepest blocks at once.
+        Returns where in the chain the stored blocks stand, in order, and the evicted blocks. A
+        chain longer than the pool loses its deepest blocks at once.
         """
         held = self._last_use
         chain = chain[: self._capacity]
-        stored: list[B] = []
+        stored: list[int] = []
         self._use = use = self._use + 1
-        for block in chain:
+        for n, block in enumerate(chain):
             if block not in held:
-                stored.append(block)
+                stored.append(n)
             held[block] = use
         self._uses.append((use, chain))
         self._noted += len(chain)

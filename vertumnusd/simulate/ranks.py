@@ -10,12 +10,13 @@ moved when the chain is first used again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from vertumnusd.layout import rotation
-from vertumnusd.messages import BlocksChanged
+from vertumnusd.messages import HASH_BYTES, BlocksChanged
 from vertumnusd.simulate.pools import Pool
 
+ROOT = bytes(HASH_BYTES)  # the parent of first blocks
 MISPLACED_SHARE = 0.5  # of a chain's blocks, when a degree is doubled or halved
 
 
@@ -29,14 +30,15 @@ class VirtualRank:
         self._capacity = capacity
         self._version = 0
 
-    def use(self, owned: Sequence[bytes], edges: Mapping[bytes, bytes]) -> BlocksChanged | None:
-        """Mark blocks as used, storing what is missing. ``edges``: parent and block of a block."""
+    def use(self, owned: Sequence[bytes], parents: Sequence[bytes]) -> BlocksChanged | None:
+        """Mark blocks as used, storing what is missing. ``parents``: of each its parent."""
         stored, evicted = self.pool.use(owned)
         if self.pending:
             self.pending.difference_update(owned, evicted)
         if not stored and not evicted:
             return None
-        return self._report(b"".join([edges[block] for block in stored]), b"".join(evicted))
+        pairs = b"".join([parents[n] + owned[n] for n in stored])
+        return self._report(pairs, b"".join(evicted))
 
     def reclaim(self, blocks: Sequence[bytes]) -> BlocksChanged | None:
         """Delete those of the blocks that are here."""
@@ -84,12 +86,15 @@ class VirtualHome:
                 settled += before - len(rank.pending)
         return settled
 
-    def use(self, chain: Sequence[bytes], edges: Mapping[bytes, bytes]) -> list[BlocksChanged]:
+    def use(self, chain: Sequence[bytes]) -> list[BlocksChanged]:
         """Store the chain, and report what changed on each rank."""
         if not chain:
             return []
-        width = len(self._ranks)
-        reports = [rank.use(chain[start::width], edges) for rank, start in self._owners(chain)]
+        width, parents = len(self._ranks), [ROOT, *chain[:-1]]
+        reports = [
+            rank.use(chain[start::width], parents[start::width])
+            for rank, start in self._owners(chain)
+        ]
         return [report for report in reports if report is not None]
 
     def reclaim(self, blocks: Sequence[bytes]) -> list[BlocksChanged]:

@@ -29,7 +29,6 @@ class Transfers:
         self,
         homes: Mapping[int, VirtualHome],
         span: Callable[[int, int], VirtualHome],
-        edges: Mapping[bytes, bytes],
         conditions: Conditions,
         after: Callable[[float, Callable[[], None]], None],
         step: Callable[[ControlEvent], None],
@@ -38,7 +37,6 @@ class Transfers:
         later, ``step`` tells the controller."""
         self._homes = homes
         self._span = span
-        self._edges = edges
         self._conditions = conditions
         self._after = after
         self._step = step
@@ -87,7 +85,7 @@ class Transfers:
         if not whole or destination.leading(chain) < command.first_block:
             self._step(TransferFailed(command.transfer, "a block was evicted"))
             return
-        self._tell(*destination.use(chain, self._edges))
+        self._tell(*destination.use(chain))
         self._step(Replicated(command.transfer))
 
     def _tell(self, *reports: ControlEvent) -> None:

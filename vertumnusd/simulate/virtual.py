@@ -94,9 +94,7 @@ class VirtualCluster:
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
         self._now = 0.0
-        transfers = Transfers(
-            self._homes, self._span, self._names.edges, conditions, self._after, self._step
-        )
+        transfers = Transfers(self._homes, self._span, conditions, self._after, self._step)
         self._transfers = transfers
         self._obey: dict[type, Callable[[Any], None]] = {
             DrainWorker: self._drain,
@@ -293,11 +291,11 @@ class VirtualCluster:
     def store(self, run: VirtualRun) -> None:
         home = self._span(run.dispatch.home_base, run.dispatch.home_ranks)
         del home.pinned[int(run.dispatch.request)]
-        self._report(home.use(run.names, self._names.edges))
+        self._report(home.use(run.names))
         for kept in run.dispatch.keep_homes:  # those that still have what was not computed
             further = self._homes[kept]
             if further.leading(run.names) >= run.cached_tokens // BLOCK_TOKENS:
-                self._report(further.use(run.names, self._names.edges))
+                self._report(further.use(run.names))
 
     def ended(self, run: VirtualRun) -> None:
         request, attempt = run.dispatch.request, run.dispatch.attempt

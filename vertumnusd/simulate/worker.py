@@ -15,9 +15,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from vertumnusd.control.fleet import Worker
 from vertumnusd.control.following import follows
@@ -35,15 +34,9 @@ from vertumnusd.control.step_order import (
 from vertumnusd.messages import Dispatch, DrainWorker
 
 
-@dataclass(slots=True, eq=False)
 class VirtualRun:
     """A request from its dispatch to the end of its prefill. A ``step_order.Steppable``."""
 
-    dispatch: Dispatch
-    names: Sequence[bytes]  # of its complete blocks …
-    chain: bytes  # … and the same end to end
-    input_tokens: int
-    geometry: Geometry
     reserved: bool = False
     cached_tokens: int = 0
     predicted_s: float = 0.0  # by Ê, from what was cached when it reserved
@@ -55,8 +48,23 @@ class VirtualRun:
     bypassed_s: float = 0.0
     elapsed_s: float = 0.0  # computing so far, and …
     expected_s: float = 0.0  # … Ê of it
-    alone: bool = field(default=False, init=False)  # no step fails here
-    ending: None = field(default=None, init=False)  # one that ends early is gone at once
+    alone: bool = False  # no step fails here
+    ending: None = None  # one that ends early is gone at once
+
+    def __init__(
+        self,
+        dispatch: Dispatch,
+        names: list[bytes],
+        chain: bytes,
+        input_tokens: int,
+        geometry: Geometry,
+    ) -> None:
+        """``names``: of its complete blocks; ``chain``: the same end to end."""
+        self.dispatch = dispatch
+        self.names = names
+        self.chain = chain
+        self.input_tokens = input_tokens
+        self.geometry = geometry
 
     @property
     def uncached_tokens(self) -> int:
@@ -83,8 +91,7 @@ class VirtualRun:
         return self.service_s * (layers - self.next_layer) / layers
 
 
-@dataclass(slots=True, eq=False)
-class VirtualStep:
+class VirtualStep(NamedTuple):
     pack: Sequence[VirtualRun]
     last_layer: int
     elapsed_s: float
