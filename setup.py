@@ -11,7 +11,13 @@ from glob import glob
 from setuptools import setup
 from setuptools.command.build_ext import build_ext
 
-COMPILED = ("vertumnusd/control/*.py", "vertumnusd/layout.py")
+COMPILED = (
+    "vertumnusd/control/*.py",
+    "vertumnusd/layout.py",
+    # what a simulation spends its time in, besides the decisions
+    *(f"vertumnusd/simulate/{name}.py" for name in ("virtual", "worker", "ranks", "transfers")),
+    *(f"vertumnusd/simulate/{name}.py" for name in ("pools", "names", "light", "routers", "bound")),
+)
 
 # mypyc makes classes of its own kind; here are others: class keywords of msgspec, an Enum that has
 # an __init__.
