@@ -235,6 +235,7 @@ MUTANTS = {
 }
 
 
+@pytest.mark.patches
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_broken_virtual_worker_is_caught(name, monkeypatch):
     attribute, broken = MUTANTS[name]
