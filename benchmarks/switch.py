@@ -38,7 +38,6 @@ ROUND = (
     ("merge", ["CP2[0-1]", "CP2[2-3]"]),
 )
 CLUSTER = {"ranks": 4, "cp_degrees": [1, 2, 4], "composition": "1CP4"}
-POOL = {"kv_tokens": 2_048}  # soon full: its memory counts from its first use
 PROMPT = "A short question, asked again and again: what is the time?"
 LONGER = (400, 1_600)  # characters
 
@@ -70,15 +69,17 @@ class Conversion:
         return float(self.facts["drain_s"]) - left_s
 
 
-def resident_bytes(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+def own_bytes(pid: int) -> int:
+    """Resident and not shared: pools and weights are, and have their size from the start."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return 1024 * int(status.partition("RssAnon:")[2].split()[0])
 
 
 def held(node: Daemon) -> dict[str, int]:
     """Memory and descriptors of the daemon and its ranks."""
     pids = [node.process.pid, *children(node.process.pid)]
     return {
-        "bytes": sum(map(resident_bytes, pids)),
+        "bytes": sum(map(own_bytes, pids)),
         "descriptors": sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in pids),
     }
 
@@ -125,7 +126,7 @@ def main() -> None:
     parser.add_argument("--cycles", type=int, default=500)
     cycles = parser.parse_args().cycles
     over, texts, served = threading.Event(), set[str](), list[Served]()
-    with daemon(cluster=CLUSTER, cache=POOL, adaptation={"automatic": False}) as node:
+    with daemon(cluster=CLUSTER, adaptation={"automatic": False}) as node:
         trickles = [
             threading.Thread(target=trickle, args=(node.port, over, texts, served, seed))
             for seed in range(TRICKLES)
