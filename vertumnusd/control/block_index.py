@@ -15,17 +15,18 @@ from __future__ import annotations
 
 import mmap
 from array import array
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-GONE = -1  # in ``run_of``: there is no such node
-NOT_FOUND = -2  # -1 is the parent of first blocks
+GONE: Final = -1  # in ``run_of``: there is no such node
+NOT_FOUND: Final = -2  # -1 is the parent of first blocks
 
-SMALLEST = 1 << 16  # slots of a table
-WAITING = SMALLEST >> 3  # nodes to be inserted together, at the most
-CHUNK = 1 << 14  # slots to be copied to the next table with every insertion, at the least
-SINGLY = 128  # so few nodes are inserted faster one by one
+SMALLEST: Final = 1 << 16  # slots of a table
+WAITING: Final = SMALLEST >> 3  # nodes to be inserted together, at the most
+CHUNK: Final = 1 << 14  # slots to be copied to the next table with every insertion, at the least
+SINGLY: Final = 128  # so few nodes are inserted faster one by one
 
 Nodes = npt.NDArray[np.int32]
 

@@ -6,7 +6,9 @@ bytes however many ranks there are, and a lost rank is wiped from all of them at
 
 from __future__ import annotations
 
-NOBODY = 0  # the number of the empty set
+from typing import Final
+
+NOBODY: Final = 0  # the number of the empty set
 
 
 class HolderMasks:

@@ -10,14 +10,14 @@ once, at the cost of copying its names.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from vertumnusd.messages import HASH_BYTES
 
 NAME = np.dtype(f"V{HASH_BYTES}")
-PAIR_BYTES = 2 * HASH_BYTES
+PAIR_BYTES: Final = 2 * HASH_BYTES
 
 
 class Share(NamedTuple):

@@ -10,6 +10,8 @@ that they have must be evicted for it. Policy "paper" keeps every chain once.
 
 from __future__ import annotations
 
+from typing import Final
+
 from vertumnusd.control.fleet import Worker
 from vertumnusd.control.homes import Homes, Span
 from vertumnusd.control.matching import Matching
@@ -18,7 +20,7 @@ from vertumnusd.control.promised import Promised
 from vertumnusd.control.request import Request
 from vertumnusd.control.settings import Settings
 
-WANTED_BY = 2  # workers
+WANTED_BY: Final = 2  # workers
 
 
 class Keeping:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import Final
 
 from vertumnusd.control import admission
 from vertumnusd.control.decode_pools import DecodePools
@@ -22,10 +23,10 @@ from vertumnusd.control.stage import Stage
 from vertumnusd.control.worker_queue import Blocked, Discipline, WorkerQueue
 from vertumnusd.messages import Done, HandedOff, PrefillDone, Returned, RoomMissing, Submit
 
-NO_DECODE_RANK = -1
+NO_DECODE_RANK: Final = -1
 
 # Every submission ends as one of rejected, cancelled, lost or done. Tokens are those of prefills.
-TOTALS = (
+TOTALS: Final = (
     *("submitted", "rejected", "cancelled", "lost", "done"),
     *("input_tokens", "cached_tokens", "reports_missing"),
 )

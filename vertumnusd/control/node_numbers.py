@@ -8,9 +8,11 @@ time; what is taken is cut from it.
 
 from __future__ import annotations
 
-LONGEST = 1 << 12  # of a stretch; new numbers are made so many at a time
-ROOM = 8  # what is longer is rounded up to a multiple: room for the blocks that will follow
-_LAST = LONGEST.bit_length() - 1
+from typing import Final
+
+LONGEST: Final = 1 << 12  # of a stretch; new numbers are made so many at a time
+ROOM: Final = 8  # what is longer is rounded up to a multiple: room for the blocks that will follow
+_LAST: Final = LONGEST.bit_length() - 1
 
 
 class NodeNumbers:

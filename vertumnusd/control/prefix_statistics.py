@@ -14,13 +14,14 @@ that were touched are kept (``decaying.py``).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from vertumnusd.control.decaying import Decaying
 from vertumnusd.control.prefill_time import PrefillTime
 from vertumnusd.control.settings import Settings
 
-FORGOTTEN = 0.01  # a statistic below this is dropped
-LOOKED_AT = 1024  # of the coldest nodes, at each decay
+FORGOTTEN: Final = 0.01  # a statistic below this is dropped
+LOOKED_AT: Final = 1024  # of the coldest nodes, at each decay
 
 
 class PrefixStatistics:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import Final
 
 from vertumnusd.control.block_index import NOT_FOUND
 from vertumnusd.control.block_runs import BlockRuns
@@ -28,7 +29,7 @@ from vertumnusd.messages import HASH_BYTES, BlocksChanged, BlocksHeld
 
 ROOT = bytes(HASH_BYTES)  # the parent of first blocks
 _WORDS = struct.Struct("=2Q")
-TIDIED = 256  # runs that each update looks at after a rank was lost
+TIDIED: Final = 256  # runs that each update looks at after a rank was lost
 
 
 class PrefixTrie:

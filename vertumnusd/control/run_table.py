@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
+from typing import Final
 
 from vertumnusd.control.holder_masks import NOBODY
 
-NONE = -1  # no run, no node
-ROWS = 256  # made at a time
+NONE: Final = -1  # no run, no node
+ROWS: Final = 256  # made at a time
 
 
 class RunTable:

@@ -16,7 +16,7 @@ from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from vertumnusd.control.fleet import Worker
 from vertumnusd.control.homes import Span
@@ -24,10 +24,10 @@ from vertumnusd.control.placement import Wait
 from vertumnusd.control.request import Request
 from vertumnusd.control.settings import Settings
 
-DISPATCHED_MAX = 2  # the running request and one ahead
-PAUSING_MAX = 12  # where leads pause: four that wait, and a pack of eight …
-AHEAD_STEPS = 2  # … which may take so many steps together
-AGEING = 0.1  # seconds of prefill time that a second of waiting makes up for
+DISPATCHED_MAX: Final = 2  # the running request and one ahead
+PAUSING_MAX: Final = 12  # where leads pause: four that wait, and a pack of eight …
+AHEAD_STEPS: Final = 2  # … which may take so many steps together
+AGEING: Final = 0.1  # seconds of prefill time that a second of waiting makes up for
 
 
 class Blocked(Enum):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
-HASH_BYTES = 16
+HASH_BYTES: Final = 16
 
 
 class Message(msgspec.Struct, frozen=True, tag=True):
