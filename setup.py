@@ -1,8 +1,8 @@
 """What pyproject.toml cannot say: VERTUMNUSD_COMPILE=1 has the decisions compiled to machine code.
 
 mypyc, which comes with mypy, makes extension modules of typed Python sources; Python prefers them
-to the sources that lie beside them. They decide the same, in less than half of the time. Building takes
-a C compiler and mypy, running neither.
+to the sources that lie beside them. They decide the same, in less than half of the time. Building
+takes a C compiler and mypy, running neither.
 """
 
 import os
