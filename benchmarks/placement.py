@@ -29,6 +29,7 @@ from harness import median, result, say
 from peer import arguments_of, peer
 
 from vertumnusd.control.controller import Controller, Settings
+from vertumnusd.control.prefix_trie import ROOT
 from vertumnusd.control.settings import FetchSettings, ReplicationSettings
 from vertumnusd.layout import owned_blocks, rotation
 from vertumnusd.messages import (
@@ -125,9 +126,8 @@ asyncio.run(main())
 class Cluster:
     """What the controller commands, done at once or when there is too much under way."""
 
-    def __init__(self, names: BlockNames) -> None:
+    def __init__(self) -> None:
         self.controller = Controller(SETTINGS, profile("q3").predicted)
-        self._names = names
         self._submits: dict[str, Submit] = {}
         self._dispatched: deque[Dispatch] = deque()
         self.stored: list[tuple[int, bytes]] = []  # base rank of a worker, chain
@@ -163,13 +163,14 @@ class Cluster:
 
     def _report(self, home: int, chain: bytes) -> None:
         blocks = [chain[at : at + HASH_BYTES] for at in range(0, len(chain), HASH_BYTES)]
+        parents = [ROOT, *blocks]
         turn = rotation(chain, HOME_RANKS)
         for rank in range(home, home + HOME_RANKS):
-            owned = (blocks[b] for b in owned_blocks(rank, len(blocks), home, turn, HOME_RANKS))
-            stored = [block for block in owned if block not in self._held[rank]]
-            self._held[rank].update(stored)
+            owned = owned_blocks(rank, len(blocks), home, turn, HOME_RANKS)
+            stored = [b for b in owned if blocks[b] not in self._held[rank]]
+            self._held[rank].update([blocks[b] for b in stored])
             self._versions[rank] += 1
-            pairs = b"".join(self._names.edges[block] for block in stored)
+            pairs = b"".join([parents[b] + blocks[b] for b in stored])
             self._step(BlocksChanged(rank, self._versions[rank], pairs, b"", 0, 0, 0))
 
     def _step(self, event: ControlEvent) -> list[ControlCommand]:
@@ -195,12 +196,12 @@ def main() -> int:
     ]
     say(f"{len(submits)} requests, {WORKERS} workers; load average {os.getloadavg()[0]:.1f}")
     rounds: dict[str, list[list[float]]] = {"placement": [], "select": [], "reserve": []}
-    first = Cluster(names)
+    first = Cluster()
     for submit in submits:
         first.place(submit)
     with peer(arguments.peer, PEER, [_index(first.stored), *map(_for_peer, submits)]) as ask:
         for _ in range(ROUNDS):
-            cluster = Cluster(names)
+            cluster = Cluster()
             rounds["placement"].append([cluster.place(submit) for submit in submits])
             if ask is not None:
                 rounds["select"].append(ask("select"))
