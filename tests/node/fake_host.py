@@ -42,13 +42,13 @@ def configuration(**node: Any) -> Config:
     )
 
 
-def served() -> Served:
+def served(adaptation: ReconfigurationSettings) -> Served:
     return Served(
         path="",
         model=msgspec.structs.replace(paced_model("fake"), layers=LAYERS),
         load_tokens=byte_tokens,
         prefill_time=PrefillTime(Coefficients(0.01, 0, 0, 0.01, 0)),
-        adaptation=ReconfigurationSettings(automatic=False),
+        adaptation=adaptation,
         profile="none",
     )
 

@@ -1,7 +1,7 @@
 """Signals while a worker is converted or a prefix copied: a whole daemon on virtual time.
 
-One signal lets every answer end: the operation under way goes on, or is given up at its deadline.
-A second one ends all of it at once.
+One signal lets every answer end: the operation under way goes on, or is given up at its deadline,
+and the controller begins no other by itself. A second one ends all of it at once.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import trio
 import trio.testing
 from fake_host import FakeHost, configuration, served
 
+from vertumnusd.control.settings import ReconfigurationSettings
 from vertumnusd.messages import Adopted, Parked, StepDone
 from vertumnusd.node import daemon as daemon_module
 from vertumnusd.node.admin import AdminToken
@@ -32,6 +33,17 @@ WHILE_S = 2.0  # that the messages of ranks are held back after the signal
 Clock = trio.testing.MockClock
 LIMIT_S = 60.0  # of virtual time, for anything
 PROMPT = "The god Vertumnus could change his form at will, and the seasons with it."
+BY_HAND = ReconfigurationSettings(automatic=False)
+EAGER = ReconfigurationSettings(  # to split whatever comes, at the end of each window
+    judge_by="demand",
+    window_s=1.0,
+    split_above=0.01,
+    merge_below=0.001,
+    hold_windows=1,
+    min_requests=1,
+    confidence=0.01,
+    dwell_s=0.0,
+)
 SPLIT = {"workers": ["CP2[0-1]", "CP2[2-3]"]}  # all there are: who waits, waits for its end
 
 
@@ -99,17 +111,20 @@ def request_of(path: str, body: dict[str, Any]) -> bytes:
 
 @pytest.fixture
 async def node(
+    request: pytest.FixtureRequest,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     nursery: trio.Nursery,
     mock_clock: Clock,
 ) -> AsyncIterator[Node]:
+    """A parameter says how its composition follows the load; without one it does not."""
     monkeypatch.setattr(daemon_module, "RankHost", FakeHost)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     config = configuration(port=port, admin_socket=str(tmp_path / "admin"))
-    daemon = Daemon(config, config, served(), Keys(), AdminToken(), lambda: config)
+    adaptation = getattr(request, "param", BY_HAND)
+    daemon = Daemon(config, config, served(adaptation), Keys(), AdminToken(), lambda: config)
     node = Node(daemon, port, mock_clock)
     nursery.start_soon(node.run)
     await node.until(lambda: daemon.served)
@@ -201,6 +216,25 @@ async def test_two_signals_in_any_phase_end_the_node_at_once(
 ) -> None:
     await split_up_to(node, nursery, phase)
     await stop_twice(node)
+
+
+@pytest.mark.parametrize("node", [EAGER], indirect=True)
+@pytest.mark.parametrize("stopped", [False, True])
+async def test_after_one_signal_the_composition_follows_the_load_no_more(
+    node: Node, nursery: trio.Nursery, mock_clock: Clock, stopped: bool
+) -> None:
+    node.host.held = HELD["drain"]
+    ask_all(node, nursery)
+    await node.until(lambda: len(node.hub.snapshot()["requests"]) == CLIENTS)
+    if stopped:
+        stop(node)
+    await node.pass_time(2 * EAGER.window_s)
+    assert bool(node.phases()) == (not stopped)
+    if not stopped:
+        stop(node)
+    node.host.held = fake_host.nothing
+    await node.until(node.is_over)
+    assert_all_answered(node)
 
 
 @pytest.mark.parametrize("copied", [True, False])

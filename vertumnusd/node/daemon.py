@@ -2,7 +2,7 @@
 
 Order at start: take the port (a port in use is known before weights load), read the tokenizer,
 open the doors (``/live`` answers, ``/health`` says what is loading), load weights, start ranks,
-take the seat, serve. At the end: refuse new work, let running answers end, close.
+take the seat, serve. At the end: refuse new work, adapt no more, let running answers end, close.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from vertumnusd.messages import (
     Failed,
     Finished,
     FromRank,
+    Hold,
     Parked,
     RankDown,
     RankUp,
@@ -271,6 +272,8 @@ class Daemon:
         self._update_readiness()
         drain_s = self._config.node.drain_s
         log.info("draining", requests=self._requests.running(), drain_s=drain_s)
+        # what is converted or copied now would only keep answers waiting
+        self._hub.command(Hold(drain_s + CUT_OFF_S, "shutdown"))
         self._notifier.send(
             STOPPING=1, STATUS="draining", EXTEND_TIMEOUT_USEC=int((drain_s + 10) * 1e6)
         )
