@@ -1,0 +1,45 @@
+"""A prefix comes to the degree where requests would rather be, by itself: a node on fake ranks."""
+
+from __future__ import annotations
+
+from fake_ranks import BLOCK, World, assert_base_line, expected
+
+from vertumnusd.control.settings import ReplicationSettings
+from vertumnusd.messages import Finished, Replicate, Replicated
+
+SCAN_S = 10.0
+COPYING = ReplicationSettings(enabled=True, scan_s=SCAN_S, inter_missed_s=0.01, intra_accesses=1e6)
+PREFIX = [*range(4 * BLOCK)]
+
+
+def ask(world: World, *asked: tuple[str, list[int]]) -> list[Finished]:
+    """All at once; the first ones are placed first."""
+    for name, tokens in asked:
+        world.submit(name, tokens, 2)
+    world.settle()
+    for name, _ in asked:
+        assert world.tokens(name) == expected(name, 2)
+    return [ending for name, _ in asked for ending in world.endings(name)]
+
+
+def fresh(first: int, blocks: int) -> list[int]:
+    return [*range(first, first + blocks * BLOCK)]
+
+
+def test_a_prefix_is_copied_to_the_degree_where_requests_would_rather_use_it():
+    world = World(composition="1CP2/2CP1", replication=COPYING)
+    world.settle()
+    large, small = ask(world, ("x", fresh(1000, 16)), ("a", [*PREFIX, 1]))
+    assert (large.degree, small.degree) == (2, 1)
+    _, reuse = ask(world, ("y", fresh(2000, 16)), ("b", [*PREFIX, *fresh(3000, 8)]))
+    assert (reuse.degree, reuse.cached_tokens) == (1, len(PREFIX))
+
+    world.now += SCAN_S
+    world.hub.tick()
+    world.settle()
+    (copy,) = [report for report in world.reports if isinstance(report, Replicate)]
+    assert copy.kind == "inter"
+    assert Replicated(copy.transfer) in world.reports
+    (answer,) = ask(world, ("c", [*PREFIX, *fresh(4000, 8)]))
+    assert (answer.degree, answer.cached_tokens) == (2, len(PREFIX))
+    assert_base_line(world)
