@@ -5,13 +5,19 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+import pytest
 from scenario import PREFILL_TIME, boot, settings
 
 from vertumnusd.control.candidates import Candidate
 from vertumnusd.control.controller import Controller
 from vertumnusd.control.fleet import parse_composition
 from vertumnusd.control.prefill_time import Coefficients, PrefillTime
-from vertumnusd.control.prospects import PLAYED_AT_ONCE, REQUESTS_MAX, Comparison
+from vertumnusd.control.prospects import (
+    EXPECTED_MAX,
+    PLAYED_AT_ONCE,
+    REQUESTS_MAX,
+    Comparison,
+)
 from vertumnusd.control.what_if import Arrived
 from vertumnusd.messages import (
     Adopted,
@@ -158,6 +164,13 @@ def test_too_few_requests_prove_nothing():
     load.play(34, 0.5, 50)
     assert load.begun == []
     assert load.decided[-1].reason == "only 63 requests"
+
+
+@pytest.mark.parametrize("least", [12, EXPECTED_MAX + 1, REQUESTS_MAX + 1])
+def test_as_many_requests_as_are_asked_for_prove_something(least):
+    load = Load(booted("4CP1", min_requests=least))
+    load.play(16.5, 0.02, 2)
+    assert load.begun[0][1] == "merge"
 
 
 def test_a_split_does_not_wait_for_what_a_merge_would():

@@ -32,7 +32,7 @@ from vertumnusd.control.what_if import Arrived, ttfts_s
 from vertumnusd.messages import Placed
 
 REQUESTS_MAX = 512  # the latest ones are enough; of those that are to come …
-EXPECTED_MAX = 384  # … so many, so that there is room for those that wait
+EXPECTED_MAX = 384  # … so many, so that there is room for those that wait; or ``min_requests``
 PLAYED_AT_ONCE = REQUESTS_MAX  # a request once for each composition: 2 to 4 ms
 STRETCHES_MAX, STRETCH_MIN = 16, 4  # stretches of requests, and requests of one
 
@@ -61,13 +61,12 @@ class Comparison:
         candidates: Iterable[Candidate],
     ) -> None:
         self.workers = workers
-        self._geometry = settings
-        self._settings = settings.reconfiguration
+        self._settings = settings
         self._prefill_time = prefill_time
         first_s = expected[0].at_s if expected else 0.0
         self._requests = [*(each._replace(at_s=first_s) for each in waiting), *expected]
         self._expected = len(expected)
-        enough = len(expected) >= self._settings.min_requests
+        enough = len(expected) >= settings.reconfiguration.min_requests
         self._left = deque(candidates if enough else ())
         self._present_s: list[float] = []
         self._means_s: dict[str, float] = {}
@@ -100,13 +99,13 @@ class Comparison:
         """Mean TTFT that another composition has to be below."""
         if self._best is not None:
             return self._means_s[composition_name(self._best.workers)]
-        return (1 - self._settings.hysteresis) * fmean(self._present_s)
+        return (1 - self._settings.reconfiguration.hysteresis) * fmean(self._present_s)
 
     def _prospect(self) -> Prospect:
         best, count = self._best, self._expected
         if best is not None:
             return Prospect(best, f"{composition_name(best.workers)} serves sooner", self._means_s)
-        if count < self._settings.min_requests:
+        if count < self._settings.reconfiguration.min_requests:
             return Prospect(None, f"only {count} requests", self._means_s)
         return Prospect(None, "no composition is proven to be better", self._means_s)
 
@@ -116,8 +115,8 @@ class Comparison:
             self._requests,
             [worker.degree for worker in workers],
             self._prefill_time,
-            pausing=self._geometry.does("pause"),
-            unplaced_wait_s=self._geometry.unplaced_wait_s,
+            pausing=self._settings.does("pause"),
+            unplaced_wait_s=self._settings.unplaced_wait_s,
         )
 
     def _is_proven(self, played_s: Sequence[float]) -> bool:
@@ -128,7 +127,7 @@ class Comparison:
         if len(stretches_s) < 2:
             return False
         error_s = stdev(stretches_s) / math.sqrt(len(stretches_s))
-        return fmean(stretches_s) >= self._settings.confidence * error_s
+        return fmean(stretches_s) >= self._settings.reconfiguration.confidence * error_s
 
 
 class Prospects:
@@ -138,7 +137,9 @@ class Prospects:
         self._settings = settings
         self._prefill_time = prefill_time
         self._paces = paces
-        self._arrived: deque[tuple[str, Arrived]] = deque(maxlen=REQUESTS_MAX)
+        least = settings.reconfiguration.min_requests
+        self._expected_most = max(EXPECTED_MAX, least)
+        self._arrived: deque[tuple[str, Arrived]] = deque(maxlen=max(REQUESTS_MAX, least))
         self._least_degree = 1  # that every request up to now had room at
 
     def arrive(self, now: float, placed: Placed) -> None:
@@ -164,7 +165,8 @@ class Prospects:
         roomy = [c for c in candidates if max(c.workers).degree >= self._least_degree]
         paced = self._prefill_time.at(self._paces.of(now, self._settings.cp_degrees))
         expected = self._expected(now, began)
-        waiting = [a for name, a in self._arrived if waits(name)][: REQUESTS_MAX - len(expected)]
+        room = max(0, REQUESTS_MAX - len(expected))
+        waiting = [each for name, each in self._arrived if waits(name)][:room]
         return Comparison(self._settings, paced, waiting, expected, workers, roomy)
 
     def _expected(self, now: float, began: float) -> list[Arrived]:
@@ -173,7 +175,7 @@ class Prospects:
         arrived = [each for _, each in self._arrived]
         present = list(dropwhile(lambda request: request.at_s < began, arrived))
         if len(present) >= settings.min_requests:
-            return present[-EXPECTED_MAX:]
+            return present[-self._expected_most :]
         since = now - settings.hold_windows * settings.window_s
         recent = list(dropwhile(lambda request: request.at_s < since, arrived))
         return recent[-settings.min_requests :]
