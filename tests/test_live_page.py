@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from vertumnusd.__main__ import main
-from vertumnusd.live import page
+from vertumnusd.live import experiment, page
 from vertumnusd.live.cluster import Conversion
 from vertumnusd.live.run import Load, NotPlayed, Run, means, most_at_once
 from vertumnusd.simulate.conditions import Conditions
@@ -82,12 +82,21 @@ def test_means_by_part_and_requests_that_wait_at_once() -> None:
     ("flags", "word"),
     [
         (["--ranks", "6"], "--ranks 6: a multiple of 4"),
+        (["--json", "/nowhere/figures.json"], "/nowhere/figures.json: a file in a folder"),
         (["--out", "/proc/nowhere"], "--out /proc/nowhere: No such file"),
     ],
 )
 def test_what_cannot_be_run_or_written_is_refused_before_anything_runs(
-    flags: list[str], word: str, capsys: pytest.CaptureFixture[str]
+    flags: list[str],
+    word: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("matplotlib")
-    assert main(["reproduce", "--live", *flags]) == 2
+    monkeypatch.setattr(experiment, "_play_all", lambda _: pytest.fail("it runs"))
+    try:
+        status = main(["reproduce", "--live", *flags])
+    except SystemExit as end:  # of a flag that cannot be read
+        status = end.code
+    assert status == 2
     assert word in capsys.readouterr().err

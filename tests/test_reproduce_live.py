@@ -1,14 +1,19 @@
 """``vertumnusd reproduce --live``: a small load on real paced ranks beside the simulator."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+import trio
+import trio.testing
 
 from vertumnusd.live.cluster import live_cluster
-from vertumnusd.live.experiment import live_settings, loads
-from vertumnusd.live.load import prompt, replay
+from vertumnusd.live.experiment import _compare, live_settings, loads
+from vertumnusd.live.load import Connection, Connections, Replayed, prompt, replay
 from vertumnusd.live.run import Load
 from vertumnusd.simulate.conditions import Conditions
 from vertumnusd.simulate.generate import Phase, generate
+from vertumnusd.simulate.outcome import Outcome
 from vertumnusd.simulate.traces import Arrival, arrivals
 
 CONDITIONS = Conditions(ranks=4, cp_degrees=(1, 2, 4), noise_sigma=0.0, outside_s=0.0)
@@ -30,6 +35,35 @@ def test_a_phase_is_found_by_its_time() -> None:
 def test_every_load_asks_for_less_than_the_pool_can_do() -> None:
     for load in loads(CONDITIONS, 1.0):
         assert all(phase.seconds == 5.0 and phase.rate > 0 for phase in load.phases)
+
+
+def test_a_request_that_failed_counts_on_neither_side() -> None:
+    load = Load("two", (Phase(10.0, 1.0, "short"), Phase(10.0, 1.0, "long")))
+    drawn = [Arrival(at_s, 1024, (), 1.0) for at_s in (1.0, 2.0, 11.0)]
+    simulated = Outcome.empty("ours", 8, [1024] * 3)
+    simulated.ttft_s[:] = 1.0, 7.0, 3.0
+    replayed = Replayed([2.0, float("nan"), 4.0], [1] * 3, [0] * 3)
+    run = _compare(load, drawn, "8CP1", False, simulated, replayed, [])
+    assert (run.requests, run.failed) == (3, 1)
+    assert (run.live_s, run.simulated_s) == (3.0, 2.0)
+    assert run.phases == ((2.0, 1.0), (4.0, 3.0))
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(("head", "kept"), [(b"", True), (b"Connection: close\r\n", False)])
+async def test_a_connection_is_used_again_unless_the_node_closes_it(
+    head: bytes, kept: bool, tmp_path: Path
+) -> None:
+    stream, node = trio.testing.memory_stream_pair()
+    await node.send_all(b"HTTP/1.1 200 OK\r\n" + head + b"Content-Length: 2\r\n\r\n{}")
+    connections, connection = Connections(tmp_path), Connection(stream)
+    assert await connection.request("GET", "/v1/cluster") == (200, b"{}")
+    await connections.give_back(connection)
+    if kept:
+        assert await connections.take() is connection
+        return
+    with pytest.raises(trio.ClosedResourceError):
+        await stream.send_all(b"x")
 
 
 @pytest.mark.ranks

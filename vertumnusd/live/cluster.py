@@ -31,7 +31,7 @@ DECODE_KV_TOKENS = 1 << 18  # the longest request must fit, though none decodes
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """A split or merge that the daemon carried out, in seconds of the profile's time."""
+    """A split or merge. The drain is in seconds of the profile's time, the switch in real ones."""
 
     kind: str
     outcome: str
@@ -45,19 +45,19 @@ class LiveCluster:
 
     socket: Path
     pace: float
-    _log: Path
-    _process: int
+    log: Path  # of JSON lines
+    pid: int
 
     def cpu_s(self) -> float:
         """CPU time of the daemon so far: its own, without its ranks'."""
-        stat = Path(f"/proc/{self._process}/stat").read_text()
+        stat = Path(f"/proc/{self.pid}/stat").read_text()
         user, system = stat.rpartition(") ")[2].split()[11:13]
         return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
     def conversions(self) -> list[Conversion]:
-        """All that ended up to now, as its log tells. The switch is in real seconds."""
+        """All that ended up to now, as its log tells."""
         found = []
-        for line in self._log.read_text().splitlines():
+        for line in self.log.read_text().splitlines():
             entry = json.loads(line) if line.startswith("{") else {}
             if entry.get("event") == "converted":
                 drain_s, switch_s = entry["drain_s"] / self.pace, entry["switch_s"]

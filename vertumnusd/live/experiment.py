@@ -63,6 +63,9 @@ def reproduce_live(arguments: argparse.Namespace) -> int:
     _check(arguments)
     started = time.monotonic()
     runs, left_out = _play_all(arguments)
+    if not runs:
+        print("nothing could be played: fewer --ranks ask for less", file=sys.stderr)
+        return 1
     if arguments.json is not None:
         arguments.json.write_text(json.dumps([_facts(run) for run in runs], indent=1))
     setting = page.Setting(_conditions(arguments), arguments.pace, arguments.window)
@@ -189,19 +192,21 @@ def _compare(
     conversions: Sequence[Conversion],
 ) -> Run:
     live, at_s = np.array(replayed.ttft_s), np.array([arrival.at_s for arrival in drawn])
-    phase = np.array([load.phase_of(s) for s in at_s])
-    parts = PARTS_OF_A_PHASE * len(load.phases)
-    part = np.minimum(at_s * parts / load.seconds, parts - 1).astype(int)
+    served, parts = np.isfinite(live), PARTS_OF_A_PHASE * len(load.phases)
+    phase = np.array([load.phase_of(s) for s in at_s])[served]
+    part = np.minimum(at_s * parts / load.seconds, parts - 1).astype(int)[served]
+    ttfts_s = live[served], simulated.ttft_s[served]
+    ((live_s, simulated_s),) = means(np.zeros_like(phase), 1, *ttfts_s)
     return Run(
         load=load,
         composition=composition,
         follows=follows,
         requests=len(drawn),
-        failed=int((~np.isfinite(live)).sum()),
-        live_s=float(live.mean()),
-        simulated_s=float(simulated.ttft_s.mean()),
-        phases=means(phase, len(load.phases), live, simulated.ttft_s),
-        course=means(part, parts, live, simulated.ttft_s),
+        failed=int((~served).sum()),
+        live_s=live_s,
+        simulated_s=simulated_s,
+        phases=means(phase, len(load.phases), *ttfts_s),
+        course=means(part, parts, *ttfts_s),
         live_hit_rate=sum(replayed.cached_tokens) / sum(a.input_tokens for a in drawn),
         latest_send_s=replayed.late_s,
         daemon_share=replayed.daemon_share,

@@ -99,7 +99,7 @@ async def _beginning(connections: Connections) -> float:
     while True:
         connection = await connections.take()
         _, body = await connection.request("GET", "/v1/cluster")
-        connections.give_back(connection)
+        await connections.give_back(connection)
         adaptation = msgspec.json.decode(body, type=View).adaptation
         if adaptation.window_ends_at is None:
             return trio.current_time() + LEAD_S
@@ -114,7 +114,7 @@ async def _ask(
 ) -> None:
     connection = await connections.take()
     status, answer = await connection.request("POST", "/v1/completions", body)
-    connections.give_back(connection)
+    await connections.give_back(connection)
     if status != 200:
         return
     completion = msgspec.json.decode(answer, type=Completion)
@@ -126,7 +126,7 @@ async def _ask(
 class Connection:
     """One kept HTTP connection; one request at a time."""
 
-    def __init__(self, stream: trio.SocketStream) -> None:
+    def __init__(self, stream: trio.abc.Stream) -> None:
         self.stream = stream
         self.since = trio.current_time()  # it is idle
         self._http = h11.Connection(h11.CLIENT)
@@ -174,10 +174,13 @@ class Connections:
             return self._idle.pop()
         return Connection(await trio.open_unix_socket(self._socket))
 
-    def give_back(self, connection: Connection) -> None:
+    async def give_back(self, connection: Connection) -> None:
+        """Its request is answered."""
         if connection.kept:
             connection.since = trio.current_time()
             self._idle.append(connection)
+        else:
+            await connection.stream.aclose()
 
     async def close(self) -> None:
         """Those that nobody uses."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from pathlib import Path
 from statistics import median
@@ -157,8 +157,7 @@ def _count(live: Sequence[Conversion], simulated: Sequence[Conversion]) -> list[
     ]
 
 
-def _figure(of: object, values: Sequence[float], digits: int) -> str:
-    assert callable(of)
+def _figure(of: Callable[[Sequence[float]], float], values: Sequence[float], digits: int) -> str:
     return f"{of(values):.{digits}f}" if values else "–"
 
 

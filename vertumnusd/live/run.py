@@ -43,7 +43,7 @@ class Run:
     follows: bool
     requests: int
     failed: int
-    live_s: float  # mean TTFT
+    live_s: float  # mean TTFT, here and below of those that did not fail
     simulated_s: float
     phases: Pairs  # mean TTFT by phase of the load
     course: Pairs  # and in as many equal parts of it

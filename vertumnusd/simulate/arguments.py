@@ -87,7 +87,7 @@ def add_reproduce(parser: argparse.ArgumentParser) -> None:
     add("--ranks", type=count, default=8, help="of --live, a multiple of 4")
     add("--pace", type=positive, default=1.0, help="of --live: times are so many times as long")
     add("--window", type=positive, default=4.0, help="of --live: seconds before the pace")
-    add("--json", type=Path, metavar="FILE", help="of --live: write every figure")
+    add("--json", type=new_file, metavar="FILE", help="of --live: write every figure")
     add("--jobs", type=count, default=2, help="processes")
 
 
