@@ -1,46 +1,52 @@
 """A load that swings between short bursts and long documents: following it against staying.
 
-Eight simulated ranks, degrees 1, 2 and 4, windows and everything else as shipped; phases of five
-windows. The fixed compositions of the ranks are played, and the one that follows the load, from
-8CP1. The ratio is its mean TTFT over that of the best fixed one; `each_phase_alone` is the same
-ratio if each phase were played alone, caches empty, on the fixed composition that is best for it.
-That is a bound only roughly: queues and caches carry over. A composition is not played if another
-one, between it and the best, has been half as slow again as that: it would only be slower.
+Eight simulated ranks, degrees 1, 2 and 4, windows and everything else as shipped; bursts of two
+windows, documents for ten. The fixed compositions of the ranks are played, and the one that follows
+the load, from 8CP1. The ratio is its mean TTFT over that of the best fixed one; `each_phase_alone`
+is the same ratio if each phase were played alone, caches empty, on the fixed composition that is
+best for it. That is a bound only roughly: queues and caches carry over. A composition is not played
+if another one, between it and the best, has been half as slow again as that: it would only be
+slower.
 
 Virtual time, so nothing that else runs on the machine matters; only these are measured, as CPU
 time: `judgement_us`, to play one request to one composition of eight ranks, and `piece_ms`, of
 what a judgement does at once at most, on forty ranks.
 
-`--map` plays sixteen loads instead, bursts and documents each from leisure to the pool's limit, on
-two cores in some ten minutes: a table, and a picture in docs/plots. The ratio is their geometric
-mean.
+`--live PACE` then plays two of them, the best fixed and the one that follows, on paced ranks under
+a real daemon, a second of whose profile lasts PACE seconds: at 0.5 eight minutes.
+
+`--map` plays sixteen loads instead, bursts and documents each from leisure to the pool's limit and
+for five windows, on two cores in some ten minutes: a table, and a picture in docs/plots. The ratio
+is their geometric mean.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing import Pool
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from vertumnusd.control.fleet import parse_composition
 from vertumnusd.control.prospects import PLAYED_AT_ONCE
 from vertumnusd.control.what_if import Arrived, ttfts_s
-from vertumnusd.live.experiment import PHASE_WINDOWS, SEED, live_settings
+from vertumnusd.live.cluster import live_cluster
+from vertumnusd.live.experiment import SEED, SWING, live_settings, load_of
+from vertumnusd.live.load import replay
 from vertumnusd.live.run import Load
 from vertumnusd.simulate.conditions import Conditions
-from vertumnusd.simulate.evaluation import rate_limit
-from vertumnusd.simulate.experiment import Source
-from vertumnusd.simulate.generate import Phase, generate
+from vertumnusd.simulate.generate import generate
 from vertumnusd.simulate.plots import HeatMap, heat_maps, require
 from vertumnusd.simulate.policies import compositions
 from vertumnusd.simulate.profiles import profile
-from vertumnusd.simulate.scenarios import HIGH, MIDDLE
 from vertumnusd.simulate.traces import Arrival, arrivals
 from vertumnusd.simulate.virtual import VirtualCluster
 
@@ -53,8 +59,14 @@ HOPELESS = 1.5
 MAP = Path(__file__).parent.parent / "docs" / "plots" / "swing_map.png"
 
 
-# Mean TTFT in seconds, of all requests and of each phase's; and the conversions.
-Played = tuple[float, list[float], int]
+class Means(NamedTuple):
+    """Mean TTFT in seconds, of all requests and of each phase's."""
+
+    all_s: float
+    phases_s: list[float]
+
+
+Played = tuple[Means, int]  # and the conversions
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,60 +90,72 @@ class Result:
         return self.alone_s / self.fixed_s[self.best]
 
 
-def load_of(bursts: float, documents: float) -> Load:
+def of_the_map(shares: tuple[float, float]) -> Result:
     """Bursts and documents in turn, twice, at these shares of what the pool could serve."""
-    seconds = PHASE_WINDOWS * WINDOW_S
-    phases = [
-        Phase(
-            seconds,
-            share * rate_limit(Source(kind, phases=(Phase(100.0, 20.0, kind),)), CONDITIONS),
-            kind,
-        )
-        for kind, share in (("short", bursts), ("long", documents))
-    ]
-    return Load("swing", tuple(phases * 2))
+    bursts, documents = shares
+    parts = ((5.0, bursts, "short"), (5.0, documents, "long")) * 2
+    return compare(load_of("swing", parts, CONDITIONS, WINDOW_S))
 
 
 def play(composition: str, follows: bool, load: Load, drawn: Sequence[Arrival]) -> Played:
     """Mean TTFT in seconds, of all requests and of each phase's; and the conversions."""
     settings = live_settings(composition, follows, CONDITIONS, WINDOW_S)
     outcome = VirtualCluster("ours", settings, CONDITIONS, False).run(drawn)
+    return means(load, drawn, outcome.ttft_s), len(outcome.conversions)
+
+
+def play_live(
+    composition: str, follows: bool, load: Load, drawn: Sequence[Arrival], pace: float
+) -> Played:
+    """The same on paced ranks."""
+    settings = live_settings(composition, follows, CONDITIONS, WINDOW_S)
+    with live_cluster(settings, CONDITIONS.profile, pace) as cluster:
+        ttft_s = np.array(replay(cluster, drawn).ttft_s)
+        return means(load, drawn, ttft_s), len(cluster.conversions())
+
+
+def means(load: Load, drawn: Sequence[Arrival], ttft_s: npt.NDArray[np.float64]) -> Means:
     phase = np.array([load.phase_of(arrival.at_s) for arrival in drawn])
-    each = [float(outcome.ttft_s[phase == n].mean()) for n in sorted(set(phase.tolist()))]
-    return float(outcome.ttft_s.mean()), each, len(outcome.conversions)
+    each = [float(ttft_s[phase == n].mean()) for n in sorted(set(phase.tolist()))]
+    return Means(float(ttft_s.mean()), each)
 
 
-def compare(shares: tuple[float, float]) -> Result:
-    load = load_of(*shares)
-    drawn = arrivals(generate(load.phases, SEED), 0, 0.0)
+def compare(load: Load) -> Result:
+    drawn = drawn_of(load)
     fixed = fixed_compositions(load, drawn)
-    best = min(fixed, key=lambda mix: fixed[mix][0])
-    mean_s, phases_s, conversions = play("8CP1", True, load, drawn)
+    best = min(fixed, key=lambda mix: fixed[mix].all_s)
+    following, conversions = play("8CP1", True, load, drawn)
     parts = [[a for a in drawn if load.phase_of(a.at_s) == n] for n in range(len(load.phases))]
-    alone_s = [min(each[0] for each in fixed_compositions(load, part).values()) for part in parts]
+    alone_s = [
+        min(each.all_s for each in fixed_compositions(load, part).values()) for part in parts
+    ]
     return Result(
         requests=len(drawn),
-        fixed_s={mix: each[0] for mix, each in fixed.items()},
+        fixed_s={mix: each.all_s for mix, each in fixed.items()},
         best=best,
-        following_s=mean_s,
+        following_s=following.all_s,
         conversions=conversions,
-        by_phase=tuple(a / b for a, b in zip(phases_s, fixed[best][1], strict=True)),
+        by_phase=by_phase(following, fixed[best]),
         alone_s=float(np.average(alone_s, weights=[len(part) for part in parts])),
     )
 
 
-def fixed_compositions(load: Load, drawn: Sequence[Arrival]) -> dict[str, Played]:
+def by_phase(one: Means, other: Means) -> tuple[float, ...]:
+    return tuple(a / b for a, b in zip(one.phases_s, other.phases_s, strict=True))
+
+
+def fixed_compositions(load: Load, drawn: Sequence[Arrival]) -> dict[str, Means]:
     """Those that could be the best one."""
-    played: dict[str, Played] = {}
+    played: dict[str, Means] = {}
     for mix in compositions(CONDITIONS.cp_degrees, CONDITIONS.ranks):
-        best = min(played, key=lambda name: played[name][0], default=mix)
+        best = min(played, key=lambda name: played[name].all_s, default=mix)
         merged_too_far = any(
             is_merge_of(mix, other) and is_merge_of(other, best)
             for other, each in played.items()
-            if each[0] > HOPELESS * played[best][0]
+            if each.all_s > HOPELESS * played[best].all_s
         )
         if not merged_too_far:
-            played[mix] = play(mix, False, load, drawn)
+            played[mix], _ = play(mix, False, load, drawn)
     return played
 
 
@@ -150,9 +174,13 @@ def is_merge_of(mix: str, other: str) -> bool:
     )
 
 
+def drawn_of(load: Load) -> list[Arrival]:
+    return arrivals(generate(load.phases, SEED), 0, 0.0)
+
+
 def cpu_s(degrees: Sequence[int]) -> float:
     """To play as many requests as a judgement does at once to workers of these degrees."""
-    drawn = arrivals(generate(load_of(HIGH, MIDDLE).phases, SEED), 0, 0.0)[:PLAYED_AT_ONCE]
+    drawn = drawn_of(load_of("swing", SWING, CONDITIONS, WINDOW_S))[:PLAYED_AT_ONCE]
     requests = [Arrived(arrival.at_s, arrival.input_tokens, 0) for arrival in drawn]
     predicted, began = profile(CONDITIONS.profile).predicted, time.process_time()
     ttfts_s(requests, degrees, predicted, pausing=True, unplaced_wait_s=30.0)
@@ -166,7 +194,7 @@ def draw_map(processes: int) -> None:
     print("| bursts | documents | best fixed | s | following s | ratio | alone | phases | n |")
     print("| --- " * 9 + "|")
     with Pool(processes) as pool:
-        for cell, result in zip(shares, pool.imap(compare, shares), strict=True):
+        for cell, result in zip(shares, pool.imap(of_the_map, shares), strict=True):
             results[cell] = result
             print(_row(cell, result), flush=True)
     panels = [
@@ -207,11 +235,15 @@ def main() -> None:
         "--map", action="store_true", help="sixteen loads, as a table and a picture"
     )
     parser.add_argument("--processes", type=int, default=2, help="for --map (default: 2)")
+    parser.add_argument(
+        "--live", type=float, metavar="PACE", help="also on paced ranks, at this pace"
+    )
     arguments = parser.parse_args()
     if arguments.map:
         draw_map(arguments.processes)
         return
-    result = compare((HIGH, MIDDLE))
+    load = load_of("swing", SWING, CONDITIONS, WINDOW_S)
+    result = compare(load)
     facts = {
         "requests": result.requests,
         "fixed_mean_ttft_s": {mix: round(mean_s, 3) for mix, mean_s in result.fixed_s.items()},
@@ -223,7 +255,23 @@ def main() -> None:
         "piece_ms": round(cpu_s([4] * 5 + [2] * 5 + [1] * 10) * 1e3, 2),
         "ratio": round(result.ratio, 3),
     }
-    print(json.dumps(facts))
+    print(json.dumps(facts), flush=True)
+    if arguments.live is not None:
+        print(json.dumps(live_facts(load, result.best, arguments.live)))
+
+
+def live_facts(load: Load, best: str, pace: float) -> dict[str, object]:
+    drawn = drawn_of(load)
+    fixed, _ = play_live(best, False, load, drawn, pace)
+    print(f"live, {best}: {fixed.all_s:.3f} s; now following", file=sys.stderr, flush=True)
+    following, conversions = play_live("8CP1", True, load, drawn, pace)
+    return {
+        "live_fixed_mean_ttft_s": round(fixed.all_s, 3),
+        "live_following_mean_ttft_s": round(following.all_s, 3),
+        "by_phase": [round(ratio, 3) for ratio in by_phase(following, fixed)],
+        "conversions": conversions,
+        "ratio": round(following.all_s / fixed.all_s, 3),
+    }
 
 
 if __name__ == "__main__":

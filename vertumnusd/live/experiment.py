@@ -4,7 +4,7 @@ Live is a real daemon with its controller, leads, processes and messages; only t
 is replaced by waiting. The simulator gets the same trace, profile, settings and policy. Two loads:
 
 * *six phases*, the shape of the published experiment: low and high load, short and long inputs;
-* *swing*: bursts of short requests and long documents in turn.
+* *swing*: long documents, interrupted by short bursts of short requests.
 
 Each is played with the composition that follows the load and with fixed ones; ``page.py`` writes
 ``docs/live.md``.
@@ -38,19 +38,16 @@ from vertumnusd.simulate.evaluation import rate_limit
 from vertumnusd.simulate.experiment import GENERATOR_SEED, Source
 from vertumnusd.simulate.generate import Phase, generate
 from vertumnusd.simulate.outcome import Outcome
-from vertumnusd.simulate.scenarios import HIGH, MIDDLE, SCENARIOS
+from vertumnusd.simulate.scenarios import HIGH, LOW, SCENARIOS
 from vertumnusd.simulate.traces import Arrival, arrivals
 from vertumnusd.simulate.virtual import VirtualCluster
 
 SEED = GENERATOR_SEED + 7
 DEGREES = (1, 2, 4)
-PHASE_WINDOWS = 5  # a phase of a load is so many windows long
-SWING = (
-    (1.0, HIGH, "short"),
-    (1.0, MIDDLE, "long"),
-    (1.0, HIGH, "short"),
-    (1.0, MIDDLE, "long"),
-)
+# Phases of a load: windows, share of what the pool could serve of such requests, their kind.
+Parts = Sequence[tuple[float, float, str]]
+SWING: Parts = ((2.0, HIGH, "short"), (10.0, LOW, "long")) * 2
+SIX_PHASES: Parts = [(5.0, share, kind) for _, share, kind in SCENARIOS["six phases"]]
 PARTS_OF_A_PHASE = 8  # points of the plot
 QUEUE_TOKENS, QUEUE_S = 10**12, 1e6  # nothing is refused: a comparison needs every request to end
 
@@ -120,15 +117,18 @@ def _play_all(arguments: argparse.Namespace) -> tuple[list[Run], list[NotPlayed]
 
 
 def loads(conditions: Conditions, window_s: float) -> list[Load]:
-    """Rates are shares of what the pool could serve of each kind of request."""
+    return [
+        load_of("swing", SWING, conditions, window_s),
+        load_of("six phases", SIX_PHASES, conditions, window_s),
+    ]
 
-    def phases(parts: Sequence[tuple[float, float, str]]) -> tuple[Phase, ...]:
-        seconds = PHASE_WINDOWS * window_s
-        return tuple(
-            Phase(seconds, load * _limit(kind, conditions), kind) for _, load, kind in parts
-        )
 
-    return [Load("swing", phases(SWING)), Load("six phases", phases(SCENARIOS["six phases"]))]
+def load_of(name: str, parts: Parts, conditions: Conditions, window_s: float) -> Load:
+    phases = (
+        Phase(windows * window_s, share * _limit(kind, conditions), kind)
+        for windows, share, kind in parts
+    )
+    return Load(name, tuple(phases))
 
 
 def _limit(kind: str, conditions: Conditions) -> float:
