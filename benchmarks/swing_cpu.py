@@ -1,10 +1,10 @@
 """A load that swings, on two real CPU ranks: following it against staying.
 
 SmolLM2 on two pinned ranks, degrees 1 and 2, everything else as shipped, windows of 20 s included:
-the controller decides by itself. A burst of short prompts, long documents, and another burst; the
-phases ask for the same shares of what the ranks can do at degree 1 as those of ``swing.py``, by the
-profile's predicted times, so the rates are known before anything runs. All prompts are new: nothing
-is cached.
+the controller decides by itself. A burst of short prompts, then long documents, as long and at the
+same shares of what the ranks can do at degree 1 as those of ``swing.py``, by the profile's
+predicted times, so the rates are known before anything runs. All prompts are new: nothing is
+cached. A round takes twelve minutes.
 
 The same arrivals are played to 2CP1 and 1CP2, fixed, and to a cluster that follows, which begins as
 2CP1 in one round and as 1CP2 in the next; the order of the three is turned from round to round. The
@@ -33,14 +33,14 @@ from vertumnusd.live.experiment import live_settings
 from vertumnusd.live.load import replay
 from vertumnusd.profile_file import read_profile
 from vertumnusd.simulate.conditions import Conditions
-from vertumnusd.simulate.scenarios import HIGH, MIDDLE
+from vertumnusd.simulate.scenarios import HIGH, LOW
 from vertumnusd.simulate.traces import Arrival
 from vertumnusd.simulate.virtual import VirtualCluster
 
-RANKS, ROUNDS = 2, 2
-SHARES = {"short": HIGH, "long": MIDDLE}
-PHASES = ((20.0, "short"), (60.0, "long"), (20.0, "short"))  # seconds of each
-QUICK_PHASES = ((5.0, "short"), (20.0, "long"), (5.0, "short"))
+RANKS = 2
+SHARES = {"short": HIGH, "long": LOW}
+PHASES = ((40.0, "short"), (200.0, "long"))  # seconds of each
+QUICK_PHASES = ((5.0, "short"), (25.0, "long"))
 TOKENS = {"short": (64, 256), "long": (1_000, 2_000)}
 FIXED = ("2CP1", "1CP2")
 PROFILE = ROOT / "etc" / "profiles" / "smollm2-135m-instruct_cpu_float32.toml"
@@ -137,13 +137,14 @@ def sides(number: int) -> list[tuple[str, str, bool]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="one short round, for a look")
-    quick = parser.parse_args().quick
-    phases, rounds = (QUICK_PHASES, 1) if quick else (PHASES, ROUNDS)
+    parser.add_argument("--quick", action="store_true", help="short phases, for a look")
+    parser.add_argument("--rounds", type=int, default=1, help="other arrivals in each (default: 1)")
+    arguments = parser.parse_args()
+    phases = QUICK_PHASES if arguments.quick else PHASES
     ttfts_s: dict[str, list[np.ndarray]] = {}
     simulated_s: dict[str, list[np.ndarray]] = {}
     followed, numbers = [], []
-    for number in range(rounds):
+    for number in range(arguments.rounds):
         drawn, phase = draw(phases, number)
         numbers.append(phase)
         for name, composition, follows in sides(number):

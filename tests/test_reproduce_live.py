@@ -8,7 +8,7 @@ import trio
 import trio.testing
 
 from vertumnusd.live.cluster import live_cluster
-from vertumnusd.live.experiment import _compare, live_settings, loads
+from vertumnusd.live.experiment import _compare, live_settings, load_of, loads
 from vertumnusd.live.load import Connection, Connections, Replayed, prompt, replay
 from vertumnusd.live.run import Load
 from vertumnusd.simulate.conditions import Conditions
@@ -32,9 +32,15 @@ def test_a_phase_is_found_by_its_time() -> None:
     assert [load.phase_of(at_s) for at_s in (0.0, 9.9, 10.0, 14.9, 15.1)] == [0, 0, 1, 1, 1]
 
 
-def test_every_load_asks_for_less_than_the_pool_can_do() -> None:
-    for load in loads(CONDITIONS, 1.0):
-        assert all(phase.seconds == 5.0 and phase.rate > 0 for phase in load.phases)
+def test_phases_of_a_load_are_so_many_windows_long() -> None:
+    swing, six = loads(CONDITIONS, 2.0)
+    assert [phase.seconds for phase in swing.phases] == [4.0, 20.0, 4.0, 20.0]
+    assert [phase.seconds for phase in six.phases] == [10.0] * 6
+
+
+def test_a_load_asks_for_its_share_of_what_the_pool_can_do() -> None:
+    half, whole = (load_of("", ((1.0, share, "short"),), CONDITIONS, 1.0) for share in (0.5, 1.0))
+    assert 0 < half.phases[0].rate == whole.phases[0].rate / 2
 
 
 def test_a_request_that_failed_counts_on_neither_side() -> None:

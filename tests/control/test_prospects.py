@@ -173,6 +173,13 @@ def test_as_many_requests_as_are_asked_for_prove_something(least):
     assert load.begun[0][1] == "merge"
 
 
+def test_documents_that_come_rarely_ask_for_a_merge_in_the_end():
+    """Two or three a window: never ``min_requests`` of them in ``hold_windows`` windows."""
+    load = Load(booted("4CP1"))
+    load.play(150, 7, 50)
+    assert [kind for _, kind, _ in load.begun] == ["merge"]
+
+
 def test_a_split_does_not_wait_for_what_a_merge_would():
     load = Load(booted("4CP1", PrefillTime(Coefficients(0.02, 0, 0, 0.01, 0)), dwell_s=1e6))
     load.play(16, 0.5, 50)

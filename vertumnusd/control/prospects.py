@@ -8,7 +8,7 @@ waits of neighbours are alike, the errors are those of the means of whole stretc
 must also be better by ``hysteresis``.
 
 A composition without a worker that has room for the longest request ever seen is out of question.
-The requests of the present window speak first; if they are too few, those of ``hold_windows``.
+The requests of the present window speak; if they are too few, the latest ``min_requests``.
 
 To play hundreds of requests to a dozen compositions takes long for those who wait meanwhile, so a
 ``Comparison`` goes on in pieces of at most ``PLAYED_AT_ONCE``.
@@ -164,18 +164,16 @@ class Prospects:
         """``began``: when the window did; ``waits``: whether a request does, by its name."""
         roomy = [c for c in candidates if max(c.workers).degree >= self._least_degree]
         paced = self._prefill_time.at(self._paces.of(now, self._settings.cp_degrees))
-        expected = self._expected(now, began)
+        expected = self._expected(began)
         room = max(0, REQUESTS_MAX - len(expected))
         waiting = [each for name, each in self._arrived if waits(name)][:room]
         return Comparison(self._settings, paced, waiting, expected, workers, roomy)
 
-    def _expected(self, now: float, began: float) -> list[Arrived]:
+    def _expected(self, began: float) -> list[Arrived]:
         """What is to come will be like this."""
         settings = self._settings.reconfiguration
         arrived = [each for _, each in self._arrived]
         present = list(dropwhile(lambda request: request.at_s < began, arrived))
         if len(present) >= settings.min_requests:
             return present[-self._expected_most :]
-        since = now - settings.hold_windows * settings.window_s
-        recent = list(dropwhile(lambda request: request.at_s < since, arrived))
-        return recent[-settings.min_requests :]
+        return arrived[-settings.min_requests :]  # however old: they are the latest news
