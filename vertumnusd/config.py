@@ -10,8 +10,10 @@ import difflib
 import math
 import sys
 import tomllib
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
@@ -26,6 +28,7 @@ SOURCE_ETC = Path(__file__).resolve().parent.parent / "etc"
 INSTALLED_ETC = Path(sys.prefix) / "share" / "vertumnusd"  # where pyproject.toml puts it
 ETC = SOURCE_ETC if (SOURCE_ETC / "vertumnusd.toml").is_file() else INSTALLED_ETC
 PROFILES = ETC / "profiles"
+Require = Callable[[bool, str, object, str], None]  # whether it holds; key, value, what is allowed
 
 
 class ConfigError(Exception):
@@ -199,18 +202,36 @@ def _locate(source: str, table: dict[str, Any], error: str) -> str:
     section, _, name = key.partition(".")
     if not name:
         return f"{source}: [{section}]: {reason}"
-    value = table.get(section, {}).get(name.partition("[")[0])
+    whole = name.partition("[")[0]  # of a list or table, perhaps one part is wrong
+    value = table.get(section, {}).get(whole)
+    if words := _words(section, whole):
+        reason = f"{' or '.join(words)} is allowed"
     return f"{source}: {key} = {value!r}: {reason[0].lower()}{reason[1:]}"
 
 
+def _words(section: str, name: str) -> list[str]:
+    """What a key allows if that is one of a few words."""
+    (table,) = (f.type for f in msgspec.structs.fields(Config) if f.encode_name == section)
+    (key,) = (f.type for f in msgspec.structs.fields(table) if f.encode_name == name)
+    return [f'"{word}"' for word in get_args(key)] if get_origin(key) is Literal else []
+
+
 def _check_values(source: str, config: Config) -> None:
-    cluster, cache, model = config.cluster, config.cache, config.model
+    require: Require = partial(_require, source)
+    _check_ranks(require, config)
+    _check_sizes(require, config)
+    _check_device(require, config)
+    _check_numbers(require, config)
+    _check_composition(require, config)
 
-    def require(holds: bool, key: str, value: object, allowed: str) -> None:
-        if not holds:
-            raise ConfigError(f"{source}: {key} = {value!r}: {allowed}")
 
-    degrees = cluster.cp_degrees
+def _require(source: str, holds: bool, key: str, value: object, allowed: str) -> None:
+    if not holds:
+        raise ConfigError(f"{source}: {key} = {value!r}: {allowed}")
+
+
+def _check_ranks(require: Require, config: Config) -> None:
+    cluster, degrees = config.cluster, config.cluster.cp_degrees
     powers = bool(degrees) and all(d >= 1 and d & (d - 1) == 0 for d in degrees)
     require(powers, "cluster.cp_degrees", list(degrees), "a list of powers of two is expected")
     rising = sorted(set(degrees)) == list(degrees)
@@ -225,13 +246,13 @@ def _check_values(source: str, config: Config) -> None:
     require(
         home_fits, "cluster.home_ranks", homes, f"a home lies in every worker: one of {divisors}"
     )
-    require(0 <= config.node.port <= 65535, "node.port", config.node.port, "0 … 65535 is allowed")
-    require(
-        model.dtype in ("float32", "bfloat16"),
-        "model.dtype",
-        model.dtype,
-        '"float32" or "bfloat16" is allowed',
-    )
+
+
+def _check_sizes(require: Require, config: Config) -> None:
+    cache, port, dtype = config.cache, config.node.port, config.model.dtype
+    require(0 <= port <= 65535, "node.port", port, "0 … 65535 is allowed")
+    known = dtype in ("float32", "bfloat16")
+    require(known, "model.dtype", dtype, '"float32" or "bfloat16" is allowed')
     block, on_cuda = cache.block_tokens, config.rank.device == CUDA
     require(8 <= block <= 512, "cache.block_tokens", block, "8 … 512 is allowed")
     for key, tokens in (
@@ -240,23 +261,44 @@ def _check_values(source: str, config: Config) -> None:
     ):
         allowed = tokens >= block or (tokens == 0 and key == "kv_tokens" and not on_cuda)
         require(allowed, f"cache.{key}", tokens, f"at least one block of {block}")
-    _check_numbers(require, config)
-    past_s = cluster.historic_demands_s
+
+
+def _check_device(require: Require, config: Config) -> None:
+    device, exchange, dtype = config.rank.device, config.rank.exchange, config.model.dtype
+    require(
+        exchange in ("", "shared", "collective"),
+        "rank.exchange",
+        exchange,
+        '"shared", "collective" or "" is allowed',
+    )
+    known = (CPU, CUDA, PACED)
+    require(device in known, "rank.device", device, '"cpu", "cuda" or "paced" is allowed')
+    if device == CUDA:
+        require(dtype == "bfloat16", "model.dtype", dtype, 'on "cuda" "bfloat16" is expected')
+        require(
+            exchange != "shared",
+            "rank.exchange",
+            exchange,
+            'ranks on "cuda" do not see each other\'s memory: "collective" or "" is allowed',
+        )
+
+
+def _check_composition(require: Require, config: Config) -> None:
+    cluster, past_s = config.cluster, config.cluster.historic_demands_s
     past = all(0 <= demand_s < math.inf for demand_s in past_s)
     require(past, "cluster.historic_demands_s", list(past_s), "seconds, 0 or more, are expected")
     if config.composition == AUTO:
-        known = 'with "auto" the demand of one past window at least is expected'
+        known = f'with "{AUTO}" the demand of one past window at least is expected'
         require(bool(past_s), "cluster.historic_demands_s", list(past_s), known)
         return
     try:
-        parse_composition(config.composition, degrees, cluster.ranks)
+        parse_composition(config.composition, cluster.cp_degrees, cluster.ranks)
     except ValueError as error:
-        raise ConfigError(
-            f"{source}: cluster.composition = {cluster.composition!r}: {error}"
-        ) from error
+        allowed = f'{error}; or "{AUTO}"'
+        require(False, "cluster.composition", cluster.composition, allowed)
 
 
-def _check_numbers(require: Any, config: Config) -> None:
+def _check_numbers(require: Require, config: Config) -> None:
     placement, rank = config.placement, config.rank
     for section in msgspec.structs.fields(Config):
         for field in msgspec.structs.fields(section.type):
@@ -264,23 +306,6 @@ def _check_numbers(require: Any, config: Config) -> None:
             finite = not isinstance(value, float) or math.isfinite(value)
             key = f"{section.encode_name}.{field.encode_name}"
             require(finite, key, value, "a finite number is expected")
-    require(
-        rank.exchange in ("", "shared", "collective"),
-        "rank.exchange",
-        rank.exchange,
-        '"shared", "collective" or "" is allowed',
-    )
-    known = (CPU, CUDA, PACED)
-    require(rank.device in known, "rank.device", rank.device, '"cpu", "cuda" or "paced" is allowed')
-    if rank.device == CUDA:
-        dtype = config.model.dtype
-        require(dtype == "bfloat16", "model.dtype", dtype, 'on "cuda" "bfloat16" is expected')
-        require(
-            rank.exchange != "shared",
-            "rank.exchange",
-            rank.exchange,
-            'ranks on "cuda" do not see each other\'s memory: "collective" or "" is allowed',
-        )
     require(rank.max_restarts >= 0, "rank.max_restarts", rank.max_restarts, "0 or more is allowed")
     least = rank.activation_bytes
     require(least >= 0, "rank.activation_bytes", least, "0 or more is allowed")
