@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from vertumnusd.control.prefix_trie import ROOT
 from vertumnusd.layout import rotation
-from vertumnusd.messages import HASH_BYTES, BlocksChanged
+from vertumnusd.messages import BlocksChanged
 from vertumnusd.simulate.pools import Pool
 
-ROOT = bytes(HASH_BYTES)  # the parent of first blocks
 MISPLACED_SHARE = 0.5  # of a chain's blocks, when a degree is doubled or halved
 
 
