@@ -120,6 +120,17 @@ def test_unpinning_the_source_too_early_is_noticed(monkeypatch: pytest.MonkeyPat
     assert caught()
 
 
+def test_never_unpinning_the_source_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    receive = rank_side.Transfers.receive
+
+    def keep(self: rank_side.Transfers, message: rank_side.TransferMessage) -> None:
+        if not isinstance(message, Unpin):
+            receive(self, message)
+
+    monkeypatch.setattr(rank_side.Transfers, "receive", keep)
+    assert caught()
+
+
 def test_publishing_before_all_is_installed_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     def hasty(self: rank_side.Transfers, publish: rank_side.Publish) -> None:
         self._cache.publish_copy(rank_side.Destination(publish.term, publish.transfer))
