@@ -189,15 +189,28 @@ def test_a_split_does_not_wait_for_what_a_merge_would():
     assert load.begun[0][1] == "split"
 
 
-def test_what_waits_now_speaks_for_more_workers():
-    """Few long requests a window ask for a merge, unless more wait already than can be served."""
-    for waiting, wanted in ((0, "merge"), (60, "stay")):
-        controller = booted("4CP1", PrefillTime(Coefficients(0.5, 0, 0, 0.01, 0)))
-        for n in range(waiting):
-            controller.step(0.0, Submit(f"w{n}", 0, 100, b"", 1))
-        load = Load(controller)
-        load.play(16.0, 0.5, 50)
-        assert load.decided[-1].signal == wanted
+def test_a_merge_waits_for_a_while_after_a_split():
+    load = Load(booted("2CP2", PrefillTime(Coefficients(0.02, 0, 0, 0.01, 0)), dwell_s=1e6))
+    load.play(4, 0.004, 1)
+    assert load.begun[0][1] == "split"
+    load.conclude()
+    load.play(32.5, 0.5, 50)
+    assert load.begun == []
+    assert load.decided[-1].signal == "merge"
+    assert load.decided[-1].reason.endswith("; the last operation was a moment ago")
+
+
+@pytest.mark.parametrize(("waiting", "wanted"), [(0, "merge"), (60, "stay")])
+def test_what_waits_now_speaks_for_more_workers(waiting, wanted):
+    """Few long requests a window ask for a merge, unless more wait since the window before."""
+    controller = booted("4CP1", PrefillTime(Coefficients(0.5, 0, 0, 0.01, 0)))
+    controller.step(0.0, Hold(100.0))  # so that the second window sees the same workers
+    for n in range(waiting):
+        controller.step(0.0, Submit(f"w{n}", 0, 100, b"", 1))
+    load = Load(controller)
+    load.play(32.5, 0.5, 50)
+    assert [decision.window for decision in load.decided] == [1, 2]
+    assert load.decided[-1].signal == wanted
 
 
 # --- a judgement in pieces

@@ -73,3 +73,18 @@ async def test_a_stalled_loop_judges_nobody(mock_clock):
         await trio.testing.wait_all_tasks_blocked()
         assert parts.ticks == 2
         nursery.cancel_scope.cancel()
+
+
+async def test_a_stalled_loop_lets_no_deadline_pass(mock_clock):
+    """Not before what happened meanwhile is known."""
+    parts = Parts(0.1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(heart(parts).keep_deadlines)
+        await trio.testing.wait_all_tasks_blocked()
+        mock_clock.jump(0.1 + 1.0)
+        await trio.testing.wait_all_tasks_blocked()
+        assert parts.passed_s == []
+        mock_clock.jump(BEAT_S)
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(parts.passed_s) == 1
+        nursery.cancel_scope.cancel()
