@@ -40,13 +40,14 @@ class ReconfigurationSettings(
     capacity_shares: dict[int, float] = {}  # … at degrees that were measured
     split_above: float = 0.9  # of the composition's capacity
     merge_below: float = 0.5
-    hysteresis: float = 0.05  # a merge keeps D at least this far below the split threshold
+    # by times: a lower TTFT is lower by this share; by demand: a merge keeps D below a split by it
+    hysteresis: float = 0.05
     steady_share: float = 0.1  # D is steady this close to its reference
     long_shift: float = 0.05  # change of the share of long requests that counts
-    hold_windows: int = 2  # in a row that must speak for the same …
-    confidence: float = 2.0  # … by so many standard errors of theirs …
+    hold_windows: int = 2  # by demand: in a row that must speak for the same …
+    confidence: float = 2.0  # … by so many standard errors, as a lower TTFT must …
     min_requests: int = 12  # … with enough requests for errors to mean anything
-    dwell_s: float = 20.0  # after an operation, until the next decision
+    dwell_s: float = 20.0  # after an operation, until the next; by times: until a merge
     max_operations: int = 8  # at once
     patience_s: float = 5.0  # a drain lets paused requests wait this long
     drain_deadline_s: float = 30.0
