@@ -55,6 +55,8 @@ def written(folder: Path, runs: list[Run], left_out: list[NotPlayed]) -> str:
 def test_the_page_has_every_run_by_phase_and_the_worst_ratio(tmp_path: Path) -> None:
     text = " ".join(written(tmp_path, [FOLLOWING, FIXED], []).split())
     assert "are 12.5% apart at most (swing on 4CP2, following" in text
+    assert "windows of 2 s. Seconds are" in text
+    assert "| ratio | 10 s of short, 5.0/s | 10 s of long, 0.5/s |" in text
     assert "| 4CP2, following | 0.900 | 0.800 | 1.125 | 0.50 / 0.40 | 3.00 / 2.00 |" in text
     assert "following the load took 0.90 times the TTFT of 8CP1" in text
     assert "in the simulator 0.80 times" in text

@@ -54,8 +54,8 @@ def _head(setting: Setting, elapsed_s: float) -> str:
         f" {os.cpu_count()} cores. Live is a real daemon with its doors, controller, leads and"
         f" {conditions.ranks} rank processes; the ranks compute nothing and take the time that"
         f" profile {conditions.profile} says, times {pace:g}. The simulator gets the same trace,"
-        f" profile, settings and policy. Degrees {degrees}; windows of {window_s:g} s, five in each"
-        " phase of a load. Seconds are the profile's; TTFTs are means."
+        f" profile, settings and policy. Degrees {degrees}; windows of {window_s:g} s. Seconds"
+        " are the profile's; TTFTs are means."
     )
     plot = f"![mean TTFT in the course of each load](plots/{PLOT})"
     return f"# Live against simulated\n\n{text}\n\n{plot}"
@@ -106,7 +106,7 @@ def not_played(run: NotPlayed) -> str:
 def _load(group: Sequence[Run]) -> list[str]:
     load, failures = group[0].load, sum(run.failed for run in group)
     failed = f" on each composition, {failures} failed" if failures else ""
-    kinds = [f"{phase.kind}, {phase.rate:.1f}/s" for phase in load.phases]
+    kinds = [f"{p.seconds:g} s of {p.kind}, {p.rate:.1f}/s" for p in load.phases]
     rows = [
         [run.name, f"{run.live_s:.3f}", f"{run.simulated_s:.3f}", f"{run.ratio:.3f}"]
         + [f"{live:.2f} / {simulated:.2f}" for live, simulated in run.phases]
