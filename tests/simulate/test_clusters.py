@@ -64,6 +64,13 @@ def test_noise_lengthens_a_prefill(play):
 
 
 @CLUSTERS
+def test_a_degree_slower_than_its_profile_takes_longer_than_it_is_expected_to(play):
+    slow = replace(conditions(2), paces=((2, 1.5),))
+    outcome = play("1CP2", [arrival(0.0, 1024, 1, 2), arrival(0.0, 1024, 3, 4)], slow)
+    assert outcome.ttft_s.tolist() == [1.5, 3.0]
+
+
+@CLUSTERS
 def test_a_prefix_attracts_a_request_to_a_longer_queue(play):
     arrivals = [
         arrival(0.0, 2048, 1, 2, 3, 4),  # CP1[0] until 4

@@ -59,6 +59,12 @@ def test_the_lower_bound_takes_the_best_degree_and_all_that_came_before():
     assert outcome.cached_tokens.tolist() == [0, 1024]
 
 
+def test_the_lower_bound_knows_how_slow_a_degree_really_is():
+    slow = replace(conditions(4, (1, 2)), paces=((2, 3.0),))
+    outcome = lower_bound([arrival(0.0, 1024, 1, 2)], slow)
+    assert (outcome.ttft_s.tolist(), outcome.degree.tolist()) == ([2.0], [1])
+
+
 def test_compositions_fill_the_ranks_and_reach_from_one_degree_to_the_other():
     mixes = compositions((2, 4), 40)
     assert mixes[0] == "20CP2"

@@ -19,6 +19,7 @@ from vertumnusd.messages import (
     Dispatch,
     Drained,
     DrainWorker,
+    PrefillDone,
     Reserve,
     Reserved,
     Returned,
@@ -70,7 +71,8 @@ class Request:
 
 
 class Played:
-    """When requests were over or given back, and when the worker was drained."""
+    """When requests were over or given back, how long they computed and should have by Ê, and when
+    the worker was drained."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -80,6 +82,9 @@ class Played:
 
     def note(self, what: str, request: str = "") -> None:
         self.log.append((what, request, self.clock.now))
+
+    def note_pace(self, request: str, measured_s: float, expected_s: float) -> None:
+        self.log += [("measured", request, measured_s), ("expected", request, expected_s)]
 
 
 class Virtual(Played):
@@ -112,6 +117,7 @@ class Virtual(Played):
 
     def ended(self, run: VirtualRun) -> None:
         self.note("ended", run.dispatch.request)
+        self.note_pace(run.dispatch.request, run.elapsed_s, run.expected_s)
 
     def returned(self, run: VirtualRun) -> None:
         self.note("returned", run.dispatch.request)
@@ -162,6 +168,8 @@ class Real(Played):
                         self.begin()
                 case FirstToken():
                     self.note("ended", command.request)
+                case PrefillDone():
+                    self.note_pace(command.request, command.prefill_s, command.expected_s)
                 case Returned():
                     self.note("returned", command.request)
                 case Drained():
@@ -231,6 +239,7 @@ MUTANTS = {
         "_alone",
         lambda worker: worker._steps[0].pack[0] if worker._steps else None,
     ),
+    "forget what was computed in sleep": ("_slept_s", lambda worker, run: 0.0),
     "never lose patience": ("_lose_patience", lambda worker, command: None),
 }
 
