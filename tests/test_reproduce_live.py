@@ -9,7 +9,7 @@ import trio.testing
 
 from vertumnusd.live.cluster import live_cluster
 from vertumnusd.live.experiment import _compare, live_settings, load_of, loads
-from vertumnusd.live.load import Connection, Connections, Replayed, prompt, replay
+from vertumnusd.live.load import IDLE_S, Connection, Connections, Replayed, prompt, replay
 from vertumnusd.live.run import Load
 from vertumnusd.simulate.conditions import Conditions
 from vertumnusd.simulate.generate import Phase, generate
@@ -68,6 +68,20 @@ async def test_a_connection_is_used_again_unless_the_node_closes_it(
     if kept:
         assert await connections.take() is connection
         return
+    with pytest.raises(trio.ClosedResourceError):
+        await stream.send_all(b"x")
+
+
+@pytest.mark.trio
+async def test_connections_that_the_node_may_have_closed_by_now_are_used_no_more(
+    tmp_path: Path,
+) -> None:
+    (stream, _), connections = trio.testing.memory_stream_pair(), Connections(tmp_path / "none")
+    connection = Connection(stream)
+    connection.since -= IDLE_S + 1
+    connections._idle.append(connection)
+    with pytest.raises(FileNotFoundError):  # of a new one
+        await connections.take()
     with pytest.raises(trio.ClosedResourceError):
         await stream.send_all(b"x")
 

@@ -155,7 +155,7 @@ def _checked(ids: list[int], vocab: int, param: str) -> list[int]:
     """Looked at in C: a prompt may have a hundred thousand of them, and everybody waits."""
     try:
         allowed = max(array("I", ids), default=0) < vocab
-    except (OverflowError, TypeError):
+    except OverflowError:
         allowed = False
     if not allowed:
         raise invalid(f"a token id must be between 0 and {vocab - 1}", param)
