@@ -213,6 +213,9 @@ class ScriptedOperator:
         await trio.lowlevel.checkpoint()
         return [{"kind": kind, "before": workers, "outcome": "exposed"}]
 
+    def hold(self, for_s: float, by: str) -> None:
+        self.told.append(("hold", [f"{for_s:g}", by]))
+
 
 class House:
     """Doors in front of a scripted service."""

@@ -1,6 +1,8 @@
 """Orders of operators: who may give them, and what the answers look like."""
 
 import pytest
+import trio
+import trio.testing
 from scripted import House
 
 from vertumnusd.node.keys import Keys
@@ -57,3 +59,18 @@ async def test_an_operator_sees_the_cluster_without_a_key_but_works_with_one(hou
     operator = house.connect(trusted=True)
     assert (await operator.get("/v1/cluster"))[0] == 200
     assert (await operator.post("/v1/completions", {"prompt": "x"}))[0] == 401
+
+
+@pytest.mark.parametrize("for_s", [0, 3])
+async def test_nobody_ends_or_shortens_the_hold_of_a_shutdown(
+    house: House, nursery: trio.Nursery, for_s
+) -> None:
+    order = {"for_s": for_s, "by": "ann"}
+    operator = house.connect(trusted=True)
+    assert (await operator.post("/v1/admin/hold", order))[0] == 200
+    nursery.start_soon(house.doors.drain)
+    await trio.testing.wait_all_tasks_blocked()
+    status, _, answer = await house.connect(trusted=True).post("/v1/admin/hold", order)
+    assert (status, answer["error"]["code"]) == (409, "not_possible")
+    assert "shutting down" in answer["error"]["message"]
+    assert house.operator.told == [("hold", [str(for_s), "ann"])]

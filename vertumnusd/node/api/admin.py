@@ -7,6 +7,7 @@ from urllib.parse import unquote
 
 import msgspec
 
+from vertumnusd.node.errors import RequestError
 from vertumnusd.node.exchange import Exchange
 from vertumnusd.node.gate import Gate
 
@@ -60,7 +61,11 @@ async def undrain(exchange: Exchange, gate: Gate) -> None:
 
 
 async def hold(exchange: Exchange, gate: Gate) -> None:
+    """Refused at shutdown, where the node itself holds the controller until it has ended."""
     request = exchange.read(HoldRequest)
+    if gate.draining.is_set():
+        reason = "this node is shutting down: nothing begins by itself until it has ended"
+        raise RequestError(409, "not_possible", reason)
     gate.operator.hold(request.for_s, request.by)
     await exchange.json({"held_s": request.for_s})
 
