@@ -55,6 +55,13 @@ def test_a_wrong_key_is_exit_2_with_the_nearest_known_one(tmp_path):
     [
         (["serve", "--prot", "1"], "--port"),
         (["server"], "serve"),
+        (
+            ["status", "--port", "8000"],
+            "vertumnusd status: unrecognized arguments: --port 8000; known are: --api-key-file",
+        ),
+        (["undrain", "all", "--dry-run"], "known are: --admin-token-file, --help, --json, --port"),
+        (["hold", "--for", "nan"], "a time such as 90s, 30m or 2h is expected, 720h at most"),
+        (["hold", "--for", "1000h"], "720h at most"),
         ([], "command"),
         (["config", "check", "/no/such"], "No such file"),
     ],

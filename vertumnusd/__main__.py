@@ -11,6 +11,7 @@ import difflib
 import json
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,24 +27,28 @@ EXIT_USAGE = 2
 
 
 class Parser(argparse.ArgumentParser):
-    """Names the nearest known flag or command when one is wrong."""
+    """Names the nearest known flag or command when one is wrong, or all flags that there are."""
+
+    def parse_known_args(
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        """A command refuses strangers itself, not the top: these are its flags to be named."""
+        arguments, strangers = super().parse_known_args(args, namespace)
+        if strangers:
+            self.error(f"unrecognized arguments: {' '.join(strangers)}")
+        return arguments, strangers
 
     def error(self, message: str) -> NoReturn:
         wrong = re.search(r"(?:unrecognized arguments: |invalid choice: ')([^ ']+)", message)
-        near = (
-            difflib.get_close_matches(wrong[1].partition("=")[0], self.known(), 1) if wrong else []
-        )
-        hint = f"; did you mean {near[0]}?" if near else ""
+        hint = self._hint(wrong[1].partition("=")[0]) if wrong else ""
         self.exit(EXIT_USAGE, f"{self.prog}: {message}{hint}\n")
 
-    def known(self) -> list[str]:
-        """Every flag and command, those of commands included: the top finds the strangers."""
-        words = [flag for action in self._actions for flag in action.option_strings]
-        for action in self._actions:
-            words += list(action.choices or ())
-            if isinstance(action.choices, dict):
-                words += [word for parser in action.choices.values() for word in parser.known()]
-        return words
+    def _hint(self, wrong: str) -> str:
+        flags = [flag for action in self._actions for flag in action.option_strings]
+        words = [word for action in self._actions for word in action.choices or ()]
+        if near := difflib.get_close_matches(wrong, flags + words, 1):
+            return f"; did you mean {near[0]}?"
+        return f"; known are: {', '.join(sorted(flags))}" if wrong.startswith("-") else ""
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -10,6 +10,7 @@ import argparse
 import getpass
 import http.client
 import json
+import math
 import socket
 import sys
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from urllib.parse import quote, urlsplit
 
 from vertumnusd.admin_address import admin_socket_path
 from vertumnusd.explain import explain
+from vertumnusd.messages import MOST_HOLD_S
 
 CONNECT_TIMEOUT_S = 5.0
 UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -75,6 +77,8 @@ class Daemon:
             answer = json.load(response)
         except (FileNotFoundError, ConnectionRefusedError) as error:
             raise AdminError(f"no daemon listens at {self._where}") from error
+        except ConnectionError as error:
+            raise AdminError(f"the daemon at {self._where} ended before it answered") from error
         except OSError as error:
             raise AdminError(f"{self._where}: {error.strerror or error}") from error
         except (ValueError, http.client.HTTPException) as error:
@@ -214,11 +218,17 @@ def whoami() -> str:
 
 
 def duration(text: str) -> float:
-    """``90``, ``90s``, ``30m`` or ``2h`` in seconds. ValueError for anything else."""
+    """``90``, ``90s``, ``30m`` or ``2h`` in seconds. ArgumentTypeError for anything else."""
     number, unit = (text[:-1], text[-1:]) if text[-1:] in UNITS_S else (text, "s")
-    value = float(number) * UNITS_S[unit]
-    if not 0 <= value < float("inf"):
-        raise ValueError(text)
+    try:
+        value = float(number) * UNITS_S[unit]
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= MOST_HOLD_S:
+        most = f"{MOST_HOLD_S / UNITS_S['h']:g}h at most"
+        raise argparse.ArgumentTypeError(
+            f"{text}: a time such as 90s, 30m or 2h is expected, {most}"
+        )
     return value
 
 

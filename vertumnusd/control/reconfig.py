@@ -227,7 +227,16 @@ class Operations:
 
     def tick(self, now: float) -> list[ControlCommand]:
         late = [o for o in self.under_way.values() if o.deadline <= now]
-        return [c for o in late for c in self._roll_back(now, o, f"{o.phase.value} took too long")]
+        return [c for o in late for c in self._roll_back(now, o, self._lateness(o))]
+
+    def _lateness(self, operation: Operation) -> str:
+        """With the key of ``[adaptation]`` that it is too long for."""
+        phase, settings = operation.phase, self._settings.reconfiguration
+        if phase is Phase.DRAIN:
+            limit = f"drain_deadline_s = {settings.drain_deadline_s:g}"
+        else:
+            limit = f"switch_deadline_s = {settings.switch_deadline_s:g}"
+        return f"{phase.value} took too long ({limit})"
 
     def snapshot(self, now: float) -> list[dict[str, Any]]:
         return [operation.snapshot(now) for operation in self.under_way.values()]

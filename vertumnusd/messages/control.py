@@ -127,6 +127,9 @@ class Undrain(Message, frozen=True):
     base: int
 
 
+MOST_HOLD_S = 30 * 86_400.0  # a longer one is a typing error
+
+
 class Hold(Message, frozen=True):
     """Begin no split, merge or replication by itself for ``hold_s``; 0 lets it go on at once.
 

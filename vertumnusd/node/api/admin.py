@@ -7,12 +7,12 @@ from urllib.parse import unquote
 
 import msgspec
 
+from vertumnusd.messages import MOST_HOLD_S
 from vertumnusd.node.errors import RequestError
 from vertumnusd.node.exchange import Exchange
 from vertumnusd.node.gate import Gate
 
 WHY = "/v1/admin/why/"
-MOST_HOLD_S = 30 * 86_400.0  # a longer one is a typing error
 
 
 class WorkersRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
