@@ -73,6 +73,27 @@ def test_wrong_usage_is_exit_2_with_the_nearest_known_word(arguments, word):
     assert word in ended.stderr
 
 
+def test_a_full_disk_below_the_output_is_one_line_and_exit_1():
+    command = [sys.executable, "-m", "vertumnusd", "config", "show"]
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=30, check=False
+        )
+    assert ended.returncode == 1
+    assert ended.stderr == "vertumnusd config: [Errno 28] No space left on device\n"
+
+
+def test_a_reader_who_has_seen_enough_is_no_error():
+    command = [sys.executable, "-m", "vertumnusd", "config", "show"]
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as nobody:
+        ended = subprocess.run(
+            command, stdout=nobody, stderr=subprocess.PIPE, text=True, timeout=30, check=False
+        )
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 def test_pools_larger_than_the_memory_are_exit_2(tmp_path):
     path = tmp_path / "node.toml"
     path.write_text("[cache]\nkv_tokens = 1000000000000\n")

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import errno
 import json
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -23,7 +25,8 @@ from vertumnusd.admin_address import admin_socket_path
 from vertumnusd.compiled import DECISIONS
 from vertumnusd.config import Config, ConfigError, load_config, load_profile
 
-EXIT_USAGE = 2
+EXIT_FAULT, EXIT_USAGE = 1, 2
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Parser(argparse.ArgumentParser):
@@ -56,12 +59,28 @@ def main(argv: list[str] | None = None) -> int:
     parser = _parser()
     arguments = parser.parse_args(argv)
     try:
-        return int(arguments.run(arguments))
+        status = int(arguments.run(arguments))
+        sys.stdout.flush()
+        return status
     except ConfigError as error:
         print(f"vertumnusd: {error}", file=sys.stderr)
         return EXIT_USAGE
+    except BrokenPipeError:  # who reads our output has seen enough, as ``head`` does
+        _write_no_more()
+        return 0
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        print(f"vertumnusd {arguments.command}: {error}", file=sys.stderr)
+        _write_no_more()
+        return EXIT_FAULT
     except KeyboardInterrupt:
         return 130
+
+
+def _write_no_more() -> None:
+    """What is not written yet goes nowhere, so that the interpreter can end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parser() -> Parser:
@@ -202,6 +221,9 @@ def _calibrate(arguments: argparse.Namespace) -> int:
 
 
 def _reproduce(arguments: argparse.Namespace) -> int:
+    from vertumnusd.simulate.arguments import check_reproduce
+
+    check_reproduce(arguments)
     if arguments.live:
         from vertumnusd.live.experiment import reproduce_live
 

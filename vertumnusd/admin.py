@@ -290,6 +290,8 @@ def _add(
 def _run(arguments: argparse.Namespace, act: Callable[[Daemon, argparse.Namespace], int]) -> int:
     try:
         return act(_daemon(arguments), arguments)
+    except BrokenPipeError:
+        raise  # of our output, not of the daemon's
     except (AdminError, OSError) as error:
         print(f"vertumnusd {arguments.command}: {error}", file=sys.stderr)
         return 1

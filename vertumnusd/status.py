@@ -17,10 +17,10 @@ def status(url: str, api_key_file: Path | None, as_json: bool) -> int:
     """Ask the node at ``url`` and print what it says. Returns the exit status."""
     try:
         view = _fetch(url.rstrip("/") + "/v1/cluster", api_key_file)
-        print(json.dumps(view, indent=2) if as_json else "\n".join(render(view)))
     except (OSError, ValueError, http.client.HTTPException) as error:
         print(f"vertumnusd status: {url}: {_reason(error)}", file=sys.stderr)
         return 1
+    print(json.dumps(view, indent=2) if as_json else "\n".join(render(view)))
     return 0
 
 
