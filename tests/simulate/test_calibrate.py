@@ -143,7 +143,7 @@ def test_a_run_prints_what_it_tried_and_writes_a_valid_file(policy, tmp_path, ca
         (("q3", "short", "--composition", "9CP4"), "--composition"),
         (("q3", "long:60:2", "--kv-tokens", "512"), "--kv-tokens 512 hold 2048"),
         (("q3", "short:1:3"), "at least 40 are expected"),
-        (("q3", "short", "--degrees", "2,3"), "each must divide the next one"),
+        (("q3", "short", "--degrees", "1,3"), "powers of two are expected"),
         (("q3", "short", "--policy", "best"), "--policy"),
         (("q3", "short", "--out", "/nowhere/x.toml"), "a folder that exists"),
     ],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from itertools import pairwise
 from pathlib import Path
 
 from vertumnusd.config import ConfigError
@@ -61,10 +60,11 @@ def conditions_of(arguments: argparse.Namespace) -> Conditions:
     except ValueError as error:
         raise ConfigError(f"--degrees {arguments.degrees}: integers are expected") from error
     smallest = degrees[0]
-    if smallest < 1 or any(large % small for small, large in pairwise(degrees)):
-        raise ConfigError(f"--degrees {arguments.degrees}: each must divide the next one")
+    if any(degree < 1 or degree & (degree - 1) for degree in degrees):
+        raise ConfigError(f"--degrees {arguments.degrees}: powers of two are expected")
     if arguments.gpus < degrees[-1] or arguments.gpus % smallest:
-        raise ConfigError(f"--gpus {arguments.gpus}: a multiple of {smallest} is expected")
+        multiple = f"a multiple of {smallest}, {degrees[-1]} or more, is expected"
+        raise ConfigError(f"--gpus {arguments.gpus}: {multiple}")
     profile(arguments.profile)
     return Conditions(
         profile=arguments.profile,
