@@ -176,16 +176,24 @@ def load_config(path: Path | None, overrides: dict[str, dict[str, Any]] | None =
 def _reject_unknown_keys(source: str, table: dict[str, Any]) -> None:
     sections = {f.encode_name: f.type for f in msgspec.structs.fields(Config)}
     for section, values in table.items():
+        if section not in sections and not isinstance(values, dict):
+            homes = [f"[{name}]" for name, of in sections.items() if section in _keys(of)]
+            where = f"; it belongs to {' or '.join(homes)}" if homes else ""
+            raise ConfigError(f"{source}: {section} = {values!r} is in no section{where}")
         if section not in sections:
             raise ConfigError(f"{source}: unknown section [{section}]{_near(section, sections)}")
         if not isinstance(values, dict):
             raise ConfigError(
                 f"{source}: {section} = {values!r}: a section [{section}] is expected"
             )
-        known = [f.encode_name for f in msgspec.structs.fields(sections[section])]
+        known = _keys(sections[section])
         for key in values:
             if key not in known:
                 raise ConfigError(f"{source}: unknown key {section}.{key}{_near(key, known)}")
+
+
+def _keys(section: type[msgspec.Struct]) -> list[str]:
+    return [field.encode_name for field in msgspec.structs.fields(section)]
 
 
 def _near(word: str, known: Any) -> str:

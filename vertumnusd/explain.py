@@ -67,7 +67,8 @@ def _decided(e: Entry) -> list[str]:
         f"decided to {e['verdict']}: {e['reason']}",
         f"window {e['window']}: {e['requests']} requests,"
         f" {e['long_request_share']:.1%} of them long,"
-        f" demand {e['demand_s']:.2f} s of {e['capacity_s']:.2f} s capacity ({e['composition']})",
+        f" demand {e['demand_s']:.2f} s of {e['capacity_s']:.2f} s capacity"
+        f" ({e['composition'] or 'no worker serves'})",
     ]
     predicted = sorted(e["predicted_ttft_s"], key=lambda prospect: prospect[1])
     if predicted:

@@ -1,11 +1,12 @@
 """Orders of operators on a whole node of fake ranks, and what the node remembers to explain."""
 
+import msgspec
 import pytest
 import trio
 from fake_ranks import World, assert_base_line, expected
 
 from vertumnusd.explain import explain
-from vertumnusd.messages import Held, Split
+from vertumnusd.messages import Decided, Held, Split
 from vertumnusd.node.administration import Administration
 from vertumnusd.node.errors import RequestError
 from vertumnusd.node.records import REQUESTS, Records
@@ -127,6 +128,12 @@ def test_why_tells_what_a_placement_was_compared_with(node: Node) -> None:
     text = "\n".join(explain(node.administration.why("cmpl-2")))
     assert "placed on CP2[2-3]: J = 0.060 s" in text
     assert "beside CP1[0], 0 cached: J = at least 0.110" in text  # 0.01 + 10 tokens · 0.01 s
+
+
+def test_why_says_that_no_worker_served_when_it_was_decided() -> None:
+    decided = Decided(3, "stay", "stay", "steady", 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, "")
+    lines = explain([{"type": "Decided", "at_s": 1.0, **msgspec.to_builtins(decided)}])
+    assert "demand 0.00 s of 0.00 s capacity (no worker serves)" in lines[1]
 
 
 def test_why_tells_who_began_a_reconfiguration(node: Node) -> None:
