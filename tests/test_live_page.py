@@ -102,3 +102,16 @@ def test_what_cannot_be_run_or_written_is_refused_before_anything_runs(
         status = end.code
     assert status == 2
     assert word in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (["--ranks", "4"], "--ranks goes only with --live"),
+        (["--window", "2"], "--window goes only with --live"),
+        (["--live", "--traces", "traces"], "--traces goes not with --live"),
+    ],
+)
+def test_a_flag_that_would_count_for_nothing_is_refused(flags, reason, capsys) -> None:
+    assert main(["reproduce", *flags]) == 2
+    assert reason in capsys.readouterr().err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from vertumnusd.config import ConfigError
 from vertumnusd.simulate.conditions import Conditions
 from vertumnusd.simulate.generate import WORKLOADS
 from vertumnusd.simulate.traces import BLOCK_TOKENS
@@ -79,16 +80,29 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
 def add_reproduce(parser: argparse.ArgumentParser) -> None:
     """The flags of ``vertumnusd reproduce``."""
     add = parser.add_argument
-    add("--traces", type=Path, metavar="DIR", help="Mooncake traces; else loads are generated")
-    add("--tables", type=Path, metavar="DIR", help="measured prefill times to fit, csv")
     add("--out", type=Path, metavar="DIR", default=Path("docs"), help="gets the page and plots/")
     add("--quick", action="store_true", help="a small part of it, in two minutes")
     add("--live", action="store_true", help="on paced ranks beside the simulator")
-    add("--ranks", type=count, default=8, help="of --live, a multiple of 4")
-    add("--pace", type=positive, default=1.0, help="of --live: times are so many times as long")
-    add("--window", type=positive, default=4.0, help="of --live: seconds before the pace")
-    add("--json", type=new_file, metavar="FILE", help="of --live: write every figure")
-    add("--jobs", type=count, default=2, help="processes")
+    live = parser.add_argument_group("of --live alone").add_argument
+    live("--ranks", type=count, default=8, help="a multiple of 4")
+    live("--pace", type=positive, default=1.0, help="times are so many times as long")
+    live("--window", type=positive, default=4.0, help="seconds before the pace")
+    live("--json", type=new_file, metavar="FILE", help="write every figure")
+    simulated = parser.add_argument_group("without --live alone").add_argument
+    simulated("--traces", type=Path, metavar="DIR", help="Mooncake traces; else loads are drawn")
+    simulated("--tables", type=Path, metavar="DIR", help="measured prefill times to fit, csv")
+    simulated("--jobs", type=count, default=2, help="processes")
+
+
+def check_reproduce(arguments: argparse.Namespace) -> None:
+    """Raises ConfigError for a flag that would count for nothing."""
+    strangers = ("traces", "tables") if arguments.live else ("ranks", "pace", "window", "json")
+    parser = argparse.ArgumentParser()
+    add_reproduce(parser)
+    for flag in strangers:
+        if getattr(arguments, flag) != parser.get_default(flag):
+            where = "not with" if arguments.live else "only with"
+            raise ConfigError(f"--{flag} goes {where} --live")
 
 
 def positive(text: str) -> float:
