@@ -10,7 +10,8 @@ import logging
 import os
 import sys
 from collections.abc import MutableMapping
-from typing import Any
+from contextlib import suppress
+from typing import Any, TextIO, cast
 
 import structlog
 
@@ -36,9 +37,24 @@ def set_up_logs(form: str, level: str) -> None:
     structlog.configure(
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, _Lossy(sys.stderr))),
         cache_logger_on_first_use=False,
     )
+
+
+class _Lossy:
+    """A file that loses lines where its disk is full or its reader has gone: a node serves on."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, text: str) -> None:
+        with suppress(OSError):
+            self._file.write(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._file.flush()
 
 
 def _mark_priority(_: Any, level: str, line: MutableMapping[str, Any] | str) -> str:
