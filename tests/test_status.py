@@ -42,3 +42,9 @@ def test_a_stranger_at_the_address_is_one_line_and_exit_1(reply, words, capsys):
 def test_an_address_without_a_node_is_one_line_and_exit_1(url, capsys):
     assert main(["status", "--url", url]) == 1
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("url", ["localhost:8000", "", "node-1"])
+def test_what_is_no_address_is_told_what_one_looks_like(url, capsys):
+    assert main(["status", "--url", url]) == 1
+    assert "an address like http://127.0.0.1:8000 is expected" in capsys.readouterr().err

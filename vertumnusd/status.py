@@ -25,6 +25,8 @@ def status(url: str, api_key_file: Path | None, as_json: bool) -> int:
 
 
 def _fetch(url: str, api_key_file: Path | None) -> dict[str, Any]:
+    if not url.startswith(("http://", "https://")):
+        raise ValueError("an address like http://127.0.0.1:8000 is expected")
     headers = {}
     if api_key_file is not None:
         key = next(iter(api_key_file.read_text().split()), "")
