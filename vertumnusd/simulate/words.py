@@ -191,11 +191,11 @@ def _reconfiguration(evaluation: Evaluation) -> str:
         """## Reconfiguration under changing load
 
 Four scenarios, fixed before they were run; the last changes faster than a window and is there to
-show what reconfiguration costs. κ is profiled on the conversation workload. A factor on it, the
-windows in a row that must agree, and the fixed mixes are tuned on another draw of the same
-scenario; each seed draws it anew. "As at the start" is the best mix of the published degrees for
-the first phase, kept, with the published placement; ours and paper begin with it too. "Ours, fixed"
-is ours without conversions on the mix that is best in hindsight for the published placement.
+show what reconfiguration costs. κ is profiled on the conversation workload. For paper, a factor on
+it and the windows in a row that must agree, and the fixed mixes are tuned on another draw of the
+same scenario; each seed draws it anew. "As at the start" is the best mix of the published degrees
+for the first phase, kept, with the published placement; ours and paper begin with it too. "Ours,
+fixed" is ours without conversions on the mix that is best in hindsight for the published placement.
 
 ![six phases](plots/six_phases.png)"""
     ]
